@@ -1,0 +1,69 @@
+# Everything runs in .venv, made on first use; a target is quick the second time.
+SHELL := /bin/bash
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8000
+BUNDLE ?=
+RUN ?= runs/g2p
+DATA ?= runs/data
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint format data train evaluate baseline card bench-train bench-memory clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+.venv/serve: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+.venv/all: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[train,dev]'
+	@touch $@ .venv/serve
+
+.venv/baseline: .venv/all
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[baseline]'
+	@touch $@
+
+serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
+	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
+
+test: lint ## every check that CI runs
+	$(BIN)/python -m pytest
+
+lint: .venv/all ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/all ## rewrite the code in the house style
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format -q .
+
+$(DATA)/train.tsv: | .venv/all
+	$(BIN)/attendant data g2p --out $(DATA)
+
+data: $(DATA)/train.tsv ## the default corpus, in DATA
+
+train: $(DATA)/train.tsv ## train the default model into RUN, for hours; goes on where it stopped
+	$(BIN)/attendant train --preset g2p --data $(DATA)/train.tsv --valid $(DATA)/valid.tsv --out $(RUN) \
+	  --source-tokenizer chars --target-tokenizer words --resume
+
+evaluate: $(DATA)/train.tsv ## error rates of the committed model on the test part, greedy and beam 5
+	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --json runs/greedy.json
+	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --beam-size 5 --json runs/beam.json
+
+baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored on the same files
+	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json
+
+bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
+	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json
+
+bench-memory: .venv/all ## memory of reading a corpus of 5 million lines
+	$(BIN)/python -m bench.corpus_memory --out bench/results/corpus_memory.json
+
+clean: ## remove the environment and caches, never a run
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,0 +1,57 @@
+"""The `attendant` command. A room is imported when one of its commands is named, so serving runs without torch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+# The room's cli module has `main(command, arguments)`; its errors have an `exit_code` and a sentence.
+COMMANDS = {
+    "data": ("model.cli", "make a corpus"),
+    "train": ("model.cli", "train a model on pairs of texts"),
+    "evaluate": ("model.cli", "error rates of a trained model"),
+    "plot": ("model.cli", "draw curves, positions and attention as PNG"),
+    "serve": ("service.cli", "serve a bundle over HTTP"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    command = arguments[0]
+    if command not in COMMANDS:
+        print(f"attendant: {command!r} is no command; it takes one of {', '.join(COMMANDS)}.", file=sys.stderr)
+        return 2
+    try:
+        importlib.import_module(COMMANDS[command][0]).main(command, arguments[1:])
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (nobody reads on; leave quietly)
+        return 1
+    except Exception as error:
+        if "ATTENDANT_TRACEBACK" in os.environ:
+            raise
+        print(f"attendant {command}: {_sentence(error)}", file=sys.stderr)
+        return int(getattr(error, "exit_code", 1))
+    return 0
+
+
+def _sentence(error: Exception) -> str:
+    if hasattr(error, "exit_code"):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return f"this needs {error.name}, which is not installed; run: pip install 'attendant[train]'."
+    return f"{type(error).__name__}: {error} (set ATTENDANT_TRACEBACK=1 to see where)"
+
+
+def _usage() -> str:
+    rows = [f"  {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
+    return "\n".join(["usage: attendant COMMAND [OPTIONS]", "", *rows, "", "attendant COMMAND --help says more."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""A run on disk: what it is, what it learnt, and what going on from there needs.
+
+    RUN/config.json                  model and training options, what was trained on, versions
+    RUN/source.tokenizer.json        and target.tokenizer.json
+    RUN/history.jsonl                a line per logged step and per validation
+    RUN/step-00001000/               a checkpoint: model.safetensors, optimizer.safetensors, state.json
+    RUN/best-00001000/               the best so far: model.safetensors (averaged), state.json
+
+A released model is the same without the steps: its model.safetensors lies beside config.json.
+Directories are written beside and renamed, so whatever has its final name is whole. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from model import config as options
+from model.config import ModelConfig
+from model.errors import UserError
+from model.tokenizer import Tokenizer
+from model.tokenizer import load as load_tokenizer
+from model.transformer import Transformer
+
+CONFIG, STATE = "config.json", "state.json"
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+SOURCE_TOKENIZER, TARGET_TOKENIZER = "source.tokenizer.json", "target.tokenizer.json"
+HISTORY = "history.jsonl"
+
+
+@dataclass
+class TrainedModel:
+    """A model and its tokenizers, ready to use."""
+
+    config: ModelConfig
+    model: Transformer
+    source: Tokenizer
+    target: Tokenizer
+
+
+def load_trained(run: Path, device: str = "cpu") -> TrainedModel:
+    """The released weights of a run, else its best, else its last; in eval mode."""
+    config = options.model_from_json(read_config(run)["model"], run / CONFIG)
+    model = Transformer(config)
+    load_weights(model, find_weights(run))
+    return TrainedModel(
+        config,
+        model.to(device).eval(),
+        load_tokenizer(run / SOURCE_TOKENIZER),
+        load_tokenizer(run / TARGET_TOKENIZER),
+    )
+
+
+def find_weights(run: Path) -> Path:
+    candidates = [run, *reversed(checkpoints(run, "best")), *reversed(checkpoints(run, "step"))]
+    for directory in candidates:
+        if (directory / MODEL).is_file():
+            return directory / MODEL
+    raise UserError(f"{run} has no {MODEL}, no best-* and no step-* checkpoint; is it a finished training run?")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    path = run / CONFIG
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there; name the directory that `attendant train --out` wrote.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+
+
+def load_weights(model: Transformer, path: Path) -> None:
+    """Fill a model from a file; half precision on disk becomes the model's own precision."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read as safetensors: {error}.") from None
+    wanted = weights_of(model)
+    if set(wanted) != set(tensors) or any(wanted[n].shape != tensors[n].shape for n in wanted):
+        raise UserError(f"{path} does not hold the weights that the run's {CONFIG} describes.")
+    set_weights(model, tensors)
+
+
+def weights_of(model: Transformer) -> dict[str, Tensor]:
+    """Each parameter once, a tied one under its first name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def set_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
+
+
+def average_with(weights: dict[str, Tensor], others: list[Path]) -> dict[str, Tensor]:
+    """The mean of some weights and those in some files."""
+    if not others:
+        return weights
+    total = {name: value.double() for name, value in weights.items()}
+    for path in others:
+        for name, value in load_file(path).items():
+            total[name] += value.to(total[name].device)
+    return {name: (value / (len(others) + 1)).float() for name, value in total.items()}
+
+
+def save_weights(weights: dict[str, Tensor], path: Path) -> None:
+    save_file({name: value.cpu().contiguous() for name, value in weights.items()}, path)
+
+
+def checkpoints(run: Path, kind: str = "step") -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(p for p in run.glob(f"{kind}-*") if p.name.removeprefix(f"{kind}-").isdecimal())
+
+
+def checkpoint_path(run: Path, step: int, kind: str = "step") -> Path:
+    return run / f"{kind}-{step:08d}"
+
+
+def save_training(
+    run: Path, step: int, model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+) -> None:
+    """A checkpoint from which training goes on exactly as if it had not stopped."""
+
+    def fill(directory: Path) -> None:
+        save_weights(weights_of(model), directory / MODEL)
+        save_file(_flatten(optimizer), directory / OPTIMIZER)
+        write_json(state, directory / STATE)
+
+    write_directory(checkpoint_path(run, step), fill)
+
+
+def load_training(checkpoint: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    load_weights(model, checkpoint / MODEL)
+    _unflatten(optimizer, load_file(checkpoint / OPTIMIZER))
+    return read_state(checkpoint)
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    return json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+
+
+def save_best(run: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
+    def fill(directory: Path) -> None:
+        save_weights(weights, directory / MODEL)
+        write_json(state, directory / STATE)
+
+    write_directory(checkpoint_path(run, step, "best"), fill)
+
+
+def prune(run: Path, keep_last: int, best_step: int) -> None:
+    """Remove checkpoints that are neither the best nor among the last few."""
+    best = checkpoint_path(run, best_step, "best")
+    for path in checkpoints(run)[:-keep_last] + [p for p in checkpoints(run, "best") if p != best]:
+        shutil.rmtree(path)
+
+
+def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a directory beside the path, flush it to disk, and give it its name when it is whole."""
+    beside = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    fill(beside)
+    for file in beside.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    if path.exists():
+        shutil.rmtree(path)
+    beside.rename(path)
+
+
+def write_json(value: Any, path: Path) -> None:
+    beside = path.with_name(f".{path.name}.partial")
+    beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _flatten(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as named tensors: '<parameter number>.<name>'."""
+    return {
+        f"{number}.{name}": torch.as_tensor(value).cpu().contiguous()
+        for number, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+        if value is not None
+    }
+
+
+def _unflatten(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

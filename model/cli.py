@@ -1,0 +1,134 @@
+"""The commands of this room: data, train, evaluate, plot. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from model.errors import ConfigError, UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, whose complaint is one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help).")
+
+
+def main(command: str, arguments: list[str]) -> None:
+    {"data": data, "train": train, "evaluate": evaluate, "plot": plot}[command](arguments)
+
+
+def data(arguments: list[str]) -> None:
+    parser = Parser(
+        prog="attendant data", description="Make a corpus: train.tsv, valid.tsv and test.tsv in a directory."
+    )
+    parser.add_argument("corpus", choices=["g2p", "tagging", "sentiment", "spelling"], help=(
+        "g2p: English words to phones (the default model's); small ones, made up: tagging (an output as long as "
+        "the input), sentiment (one label), spelling (digits to words, of any length)"))  # fmt: skip
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    options = parser.parse_args(arguments)
+    if options.corpus == "g2p":
+        from model.g2p import make_corpus
+
+        counts = make_corpus(options.out)
+    else:
+        from model.tasks import make_task
+
+        counts = make_task(options.corpus, options.out)
+    for part, count in counts.items():
+        print(f"{options.out / part}.tsv: {count:,} pairs")
+
+
+def train(arguments: list[str]) -> None:
+    parser = Parser(prog="attendant train", description="Train a Transformer on pairs of texts.")
+    parser.add_argument("--data", required=True, type=Path, metavar="TSV", help="lines of source<TAB>target")
+    parser.add_argument("--valid", required=True, type=Path, metavar="TSV", help="held-out lines, to validate on")
+    parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="the directory of the run")
+    parser.add_argument("--preset", default="base", metavar="NAME", help="tiny, g2p, base or big (default: base)")
+    parser.add_argument("--source-tokenizer", metavar="T", help="chars, words or bpe:SIZE (default: chars)")
+    parser.add_argument("--target-tokenizer", metavar="T", help="chars, words or bpe:SIZE (default: chars)")
+    parser.add_argument("--tokenizer", metavar="T", help="one for both sides")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any option of model/config.py")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, if there is one")
+    options = parser.parse_args(arguments)
+
+    from model import config, tokenizer
+
+    if options.tokenizer and (options.source_tokenizer or options.target_tokenizer):
+        raise ConfigError("--tokenizer is one for both sides; leave out --source-tokenizer and --target-tokenizer.")
+    for flag in ("tokenizer", "source_tokenizer", "target_tokenizer"):
+        if getattr(options, flag):
+            tokenizer.check_kind(getattr(options, flag), f"--{flag.replace('_', '-')}")
+    model, training = config.build(options.preset, dict(map(config.parse_setting, options.set)))
+
+    from model.prepare import Plan
+    from model.train import train as run_training
+
+    result = run_training(Plan(
+        data=options.data, valid=options.valid, out=options.out, model=model, train=training,
+        source_tokenizer=options.source_tokenizer or "chars", target_tokenizer=options.target_tokenizer or "chars",
+        shared_tokenizer=options.tokenizer, resume=options.resume,
+    ))  # fmt: skip
+    if os.environ.get("RANK", "0") != "0":  # under torchrun, one process speaks
+        return
+    print(
+        f"{result.run}: {result.step} steps in {result.seconds:,.0f} s; "
+        f"best at step {result.best_step} ({training.select} {result.best_value:.4g})"
+    )
+
+
+def evaluate(arguments: list[str]) -> None:
+    parser = Parser(prog="attendant evaluate", description="Error rates of a trained model; any listed target counts.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train wrote, or model/default")
+    parser.add_argument("--data", required=True, type=Path, metavar="TSV")
+    parser.add_argument("--beam-size", type=int, default=1, metavar="K", help="1 is greedy (default: 1)")
+    parser.add_argument("--length-penalty", type=float, default=1.0, metavar="P", help="default: 1.0")
+    parser.add_argument("--ignore", metavar="REGEX", help="report also with what matches taken out of both sides")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
+    options = parser.parse_args(arguments)
+    if options.beam_size < 1:
+        raise ConfigError(f"--beam-size takes a whole number from 1, not {options.beam_size}.")
+    if (options.run / "manifest.json").exists():
+        raise UserError(f"{options.run} is a bundle; this version evaluates the run that it was exported from.")
+
+    from model.checkpoint import load_trained
+    from model.evaluate import evaluate_run, table
+
+    report = evaluate_run(
+        load_trained(options.run), options.data, options.beam_size, options.length_penalty, options.ignore
+    )
+    print(table(report))
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def plot(arguments: list[str]) -> None:
+    parser = Parser(prog="attendant plot", description="Draw to PNG.")
+    parser.add_argument("what", choices=["history", "positions", "attention"], help=(
+        "history: loss and learning rate of a run; positions: the sinusoidal encoding; "
+        "attention: where each head of a trained model looks, for one source"))  # fmt: skip
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="not for positions")
+    parser.add_argument("--source", metavar="TEXT", help="for attention: what to read")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    options = parser.parse_args(arguments)
+    if options.what != "positions" and options.run is None:
+        raise ConfigError(f"attendant plot {options.what} takes a RUN.")
+    if options.what == "attention" and not options.source:
+        raise ConfigError("attendant plot attention takes --source TEXT, a text for the model to read.")
+
+    from model import plots
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.what == "history":
+        written = plots.plot_history(options.run, options.out)
+    elif options.what == "positions":
+        written = plots.plot_positions(options.out)
+    else:
+        written = plots.plot_attention(options.run, options.source, options.out)
+    for path in written:
+        print(path)

@@ -1,0 +1,219 @@
+"""What can be chosen: the model's shape, how it is trained, and the presets.
+
+Every option is one line: its name, its default, its unit or its choices. `--set name=value` reaches all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.errors import ConfigError
+
+CHOICES = {
+    "score": ("dot", "additive", "gaussian"),
+    "positions": ("sinusoidal", "learned"),
+    "norm": ("post", "pre"),
+    "activation": ("relu", "gelu", "silu"),
+    "tie": ("auto", "three", "two", "none"),
+    "optimizer": ("adam", "sgd", "momentum", "adagrad", "rmsprop"),
+    "schedule": ("paper", "cosine", "trapezoid"),
+    "select": ("loss", "error"),
+    "precision": ("auto", "fp32", "bf16"),
+    "device": ("auto", "cpu", "cuda"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    source_vocab: int = 0  # tokens; set from the source tokenizer
+    target_vocab: int = 0  # tokens; set from the target tokenizer
+    shared_vocab: bool = False  # one tokenizer for both sides
+    d_model: int = 512  # features per position
+    d_ff: int = 2048  # features inside the feed-forward
+    heads: int = 8  # attention heads; divides d_model
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    score: str = "dot"  # dot: q.k / sqrt(d_k); additive: v.tanh(q + k); gaussian: -|q - k|^2 / 2 / sqrt(d_k)
+    positions: str = "sinusoidal"  # sinusoidal: fixed; learned: a table of max_length rows
+    norm: str = "post"  # post: LayerNorm(x + f(x)), the paper's; pre: x + f(LayerNorm(x))
+    activation: str = "relu"
+    tie: str = "auto"  # three: both embeddings and the output; two: target embedding and output; none
+    bias: bool = True  # biases in projections, feed-forward and LayerNorm
+    dropout: float = 0.1  # share of each sub-layer's output, and of embeddings plus positions, set to 0
+    attention_dropout: float = 0.1  # share of the attention weights set to 0
+    ff_dropout: float = 0.1  # share of the feed-forward's inner features set to 0
+    max_length: int = 512  # tokens of one side, the end token included
+
+    def problems(self) -> list[str]:
+        found = _problems_of_choices(self)
+        for name in ("source_vocab", "target_vocab", "d_model", "d_ff", "heads", "encoder_layers", "decoder_layers"):
+            if getattr(self, name) < 1:
+                found.append(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("dropout", "attention_dropout", "ff_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                found.append(f"{name} must be in [0, 1), not {getattr(self, name)}")
+        if self.heads > 0 and self.d_model % self.heads:
+            found.append(f"heads must divide d_model, but {self.heads} does not divide {self.d_model}")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            found.append(f"sinusoidal positions need an even d_model, not {self.d_model}")
+        if self.max_length < 2:
+            found.append(f"max_length must be at least 2, not {self.max_length}")
+        if self.tie == "three" and not self.shared_vocab:
+            found.append("tie=three needs one tokenizer for both sides (--tokenizer); take tie=two or tie=none")
+        return found
+
+    def validate(self) -> ModelConfig:
+        return _raise_if_any(self)
+
+    @property
+    def tied(self) -> str:
+        if self.tie == "auto":
+            return "three" if self.shared_vocab else "two"
+        return self.tie
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    steps: int = 100_000  # optimizer updates
+    batch_tokens: int = 8192  # padded tokens of a batch: rows * (longest source + longest target)
+    accumulate: int = 1  # batches per update
+    optimizer: str = "adam"
+    schedule: str = "paper"  # paper: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5); cosine and trapezoid end at 0
+    learning_rate: float = 1.0  # the schedule's factor: its peak for cosine and trapezoid
+    warmup: int = 4000  # updates
+    decay: float = 0.3  # trapezoid: the share of the updates over which the rate falls to 0
+    momentum: float = 0.9  # optimizer=momentum
+    beta1: float = 0.9  # optimizer=adam
+    beta2: float = 0.98  # optimizer=adam
+    epsilon: float = 1e-9  # optimizer=adam, adagrad, rmsprop
+    alpha: float = 0.99  # optimizer=rmsprop: decay of the squared gradient
+    weight_decay: float = 0.0  # decoupled for adam (AdamW)
+    clip: float = 1.0  # largest gradient norm; 0: no limit
+    label_smoothing: float = 0.1  # probability spread over the other classes
+    precision: str = "auto"  # auto: bf16 where the device computes in it, else fp32
+    device: str = "auto"  # auto: cuda where there is one
+    compile: bool = False  # torch.compile the model
+    validate_every: int = 1000  # updates between checkpoints, each validated
+    average: int = 5  # checkpoints averaged for validation and for the result; 1: none
+    keep: int = 3  # last checkpoints kept on disk (at least as many as are averaged)
+    patience: int = 0  # validations without improvement before stopping; 0: never stop early
+    select: str = "loss"  # what the best checkpoint is best at: validation loss, or greedy sequence error
+    log_every: int = 50  # updates between lines of history
+    seed: int = 1
+
+    def problems(self) -> list[str]:
+        found = _problems_of_choices(self)
+        for name in ("steps", "batch_tokens", "accumulate", "warmup", "validate_every", "average", "keep", "log_every"):
+            if getattr(self, name) < 1:
+                found.append(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("momentum", "beta1", "beta2", "alpha", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                found.append(f"{name} must be in [0, 1), not {getattr(self, name)}")
+        for name in ("epsilon", "weight_decay", "clip", "patience", "seed"):
+            if getattr(self, name) < 0:
+                found.append(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.learning_rate <= 0:
+            found.append(f"learning_rate must be above 0, not {self.learning_rate}")
+        if not 0 <= self.decay <= 1:
+            found.append(f"decay must be in [0, 1], not {self.decay}")
+        return found
+
+    def validate(self) -> TrainConfig:
+        return _raise_if_any(self)
+
+
+# The paper's base and big; the default model; and one that learns a small corpus within seconds.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "d_model": 64, "d_ff": 128, "heads": 4, "encoder_layers": 2, "decoder_layers": 2,
+        "dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "label_smoothing": 0.0, "max_length": 128,
+        "schedule": "cosine", "learning_rate": 2e-3, "warmup": 50, "steps": 1000, "batch_tokens": 1024,
+        "validate_every": 200, "average": 1, "beta2": 0.99,
+    },
+    "g2p": {
+        "d_model": 256, "d_ff": 512, "heads": 4, "encoder_layers": 4, "decoder_layers": 2, "max_length": 64,
+        "norm": "pre", "schedule": "trapezoid", "learning_rate": 1e-3, "warmup": 400, "steps": 9000, "decay": 0.35,
+        "batch_tokens": 8192, "select": "error", "validate_every": 300, "average": 4,
+    },
+    "base": {},
+    "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3, "steps": 300_000},
+}  # fmt: skip
+
+
+def build(preset: str, overrides: dict[str, Any]) -> tuple[ModelConfig, TrainConfig]:
+    """A preset with some options replaced; whatever is wrong with it is raised at once."""
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset takes one of {', '.join(PRESETS)}, not {preset!r}.")
+    values = {**PRESETS[preset], **overrides}
+    model_names = {field.name for field in dataclasses.fields(ModelConfig)}
+    model = ModelConfig(**{k: v for k, v in values.items() if k in model_names})
+    train = TrainConfig(**{k: v for k, v in values.items() if k not in model_names})
+    found = [p for p in model.problems() if not p.startswith(("source_vocab", "target_vocab", "tie=three"))]
+    _raise_all(found + train.problems())
+    return model, train
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """'dropout=0.2' -> ('dropout', 0.2), typed as the option is."""
+    name, sign, raw = text.partition("=")
+    hints = {**typing.get_type_hints(ModelConfig), **typing.get_type_hints(TrainConfig)}
+    settable = [n for n in hints if n not in ("source_vocab", "target_vocab", "shared_vocab")]
+    if not sign or name not in settable:
+        raise ConfigError(f"--set takes name=value with a name of {', '.join(settable)}, not {text!r}.")
+    kind = hints[name]
+    try:
+        return name, _parse(kind, raw)
+    except ValueError:
+        wanted = "one of true, false" if kind is bool else f"a value of type {kind.__name__}"
+        raise ConfigError(f"--set {name}= takes {wanted}, not {raw!r}.") from None
+
+
+def to_json(config: ModelConfig | TrainConfig) -> dict[str, Any]:
+    return dataclasses.asdict(config)
+
+
+def model_from_json(values: dict[str, Any], path: Path) -> ModelConfig:
+    return _from_json(ModelConfig, values, path)
+
+
+def train_from_json(values: dict[str, Any], path: Path) -> TrainConfig:
+    return _from_json(TrainConfig, values, path)
+
+
+def _from_json(kind: Any, values: dict[str, Any], path: Path) -> Any:
+    known = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ConfigError(f"{path} has options that this version does not know: {', '.join(unknown)}.")
+    return kind(**values).validate()
+
+
+def _parse(kind: type, raw: str) -> Any:
+    if kind is bool:
+        if raw not in ("true", "false"):
+            raise ValueError
+        return raw == "true"
+    return kind(raw)
+
+
+def _problems_of_choices(config: Any) -> list[str]:
+    names = [field.name for field in dataclasses.fields(config) if field.name in CHOICES]
+    return [
+        f"{name} takes one of {', '.join(CHOICES[name])}, not {getattr(config, name)!r}"
+        for name in names
+        if getattr(config, name) not in CHOICES[name]
+    ]
+
+
+def _raise_if_any(config: Any) -> Any:
+    _raise_all(config.problems())
+    return config
+
+
+def _raise_all(found: list[str]) -> None:
+    if found:
+        raise ConfigError("; ".join(found) + ".")

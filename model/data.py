@@ -1,0 +1,206 @@
+"""From a TSV of `source<TAB>target` lines to batches, in memory that does not grow with the corpus.
+
+The corpus is encoded once, to two flat files: every token of every pair, and an index of where each pair begins.
+An epoch visits blocks of consecutive pairs in random order; a pool of blocks at a time is read, shuffled, sorted by
+length and cut into batches of a token budget, which are then shuffled. A corpus that fits one pool is shuffled whole.
+The batches of an epoch are a function of the seed and the epoch alone, so training can resume anywhere in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.errors import DataError
+from model.tokenizer import BOS, EOS, PAD, Tokenizer
+
+BLOCK_PAIRS = 1024
+POOL_PAIRS = 262_144
+ENCODED_AT_ONCE = 4096  # lines handed to the tokenizer together
+INDEX_TYPE = np.dtype([("start", "<i8"), ("source", "<i4"), ("target", "<i4")])  # first token, and lengths, of a pair
+TOKEN_TYPE = np.dtype("<i4")
+
+
+def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a TSV, one at a time; a DataError names the file and the line of whatever is not a pair."""
+    number = 0
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    with file:
+        for number, raw in enumerate(file, start=1):
+            yield _pair(raw, path, number)
+    if number == 0:
+        raise DataError(f"{path} is empty; it needs a line of source<TAB>target for each pair.")
+
+
+def _pair(raw: bytes, path: Path, number: int) -> tuple[str, str]:
+    where = f"{path}, line {number}"
+    try:
+        line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}, is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8."
+        ) from None
+    fields = line.rstrip("\r\n").split("\t")
+    if len(fields) != 2:
+        tabs = f"{len(fields) - 1} tabs" if len(fields) > 2 else "no tab"
+        raise DataError(f"{where}, has {tabs}; a line is source<TAB>target, with one tab between them.")
+    for side, text in zip(("source", "target"), fields, strict=True):
+        if not text.strip():
+            raise DataError(f"{where}, has an empty {side}; give it a text or take the line out.")
+    return fields[0], fields[1]
+
+
+def read_references(path: Path) -> dict[str, list[str]]:
+    """Each source of a TSV with all of its targets, in the order of the file."""
+    references: dict[str, list[str]] = {}
+    for source, target in read_pairs(path):
+        references.setdefault(source, []).append(target)
+    return references
+
+
+@dataclass
+class Batch:
+    """One batch, padded on the right. The decoder reads target[:, :-1] and is to say target[:, 1:]."""
+
+    source: Tensor  # (B, S) ending in EOS
+    target: Tensor  # (B, T) from BOS to EOS
+
+    @property
+    def target_tokens(self) -> int:
+        return int((self.target[:, 1:] != PAD).sum())
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.source.to(device), self.target.to(device))
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """Token ids on disk, read a block at a time."""
+
+    tokens: Path
+    index: Path
+    pairs: int
+
+    @staticmethod
+    def open(prefix: Path) -> EncodedCorpus:
+        tokens, index = prefix.with_suffix(".tokens"), prefix.with_suffix(".index")
+        return EncodedCorpus(tokens, index, index.stat().st_size // INDEX_TYPE.itemsize)
+
+    @staticmethod
+    def write(
+        tsv: Path, prefix: Path, source: Tokenizer, target: Tokenizer, max_length: int
+    ) -> tuple[EncodedCorpus, int]:
+        """Encode a TSV to PREFIX.tokens and PREFIX.index. Pairs over max_length are left out, and counted."""
+        start = dropped = 0
+        with prefix.with_suffix(".tokens").open("wb") as tokens, prefix.with_suffix(".index").open("wb") as index:
+            for chunk in _chunks(read_pairs(tsv), ENCODED_AT_ONCE):
+                sources = source.encode_batch([pair[0] for pair in chunk])
+                targets = target.encode_batch([pair[1] for pair in chunk])
+                # The end token takes a place too, so max_length itself is too long.
+                fitting = [(s, t) for s, t in zip(sources, targets, strict=True) if max(len(s), len(t)) < max_length]
+                dropped += len(chunk) - len(fitting)
+                rows = np.zeros(len(fitting), INDEX_TYPE)
+                rows["source"], rows["target"] = [len(s) for s, _ in fitting], [len(t) for _, t in fitting]
+                ends = np.cumsum(rows["source"] + rows["target"], dtype=np.int64)
+                rows["start"] = start + ends - rows["source"] - rows["target"]
+                np.array([i for s, t in fitting for i in (*s, *t)], TOKEN_TYPE).tofile(tokens)
+                rows.tofile(index)
+                start += int(ends[-1]) if fitting else 0
+        corpus = EncodedCorpus.open(prefix)
+        if corpus.pairs == 0:
+            raise DataError(f"{tsv} has no pair of fewer than {max_length} tokens a side; raise --set max_length=.")
+        return corpus, dropped
+
+    def read(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens and the index, from 0, of up to `count` consecutive pairs."""
+        index = np.fromfile(self.index, INDEX_TYPE, count, offset=first * INDEX_TYPE.itemsize)
+        size = int(index["start"][-1] + index["source"][-1] + index["target"][-1] - index["start"][0])
+        tokens = np.fromfile(self.tokens, TOKEN_TYPE, size, offset=int(index["start"][0]) * TOKEN_TYPE.itemsize)
+        index["start"] -= index["start"][0]
+        return tokens, index
+
+
+def epoch_batches(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[Batch]:
+    """Every pair once, in batches of about one length, in an order that depends on seed and epoch."""
+    rng = np.random.default_rng([seed, epoch])
+    blocks = rng.permutation(range(0, corpus.pairs, BLOCK_PAIRS))
+    blocks_in_pool = POOL_PAIRS // BLOCK_PAIRS
+    for first in range(0, len(blocks), blocks_in_pool):
+        tokens, index = _read_blocks(corpus, blocks[first : first + blocks_in_pool])
+        shuffled = rng.permutation(len(index))
+        by_length = shuffled[np.lexsort((index["target"][shuffled], index["source"][shuffled]))]
+        cuts = list(_cut(index[by_length], batch_tokens))
+        for i in rng.permutation(len(cuts)):
+            yield _collate(tokens, index[by_length[slice(*cuts[i])]])
+
+
+def ordered_batches(corpus: EncodedCorpus, batch_tokens: int) -> Iterator[Batch]:
+    """Every pair once, in the order of the file but for sorting by length inside a pool: for validation."""
+    for first in range(0, corpus.pairs, POOL_PAIRS):
+        tokens, index = corpus.read(first, POOL_PAIRS)
+        by_length = index[np.lexsort((index["target"], index["source"]))]
+        for cut in _cut(by_length, batch_tokens):
+            yield _collate(tokens, by_length[slice(*cut)])
+
+
+def collate(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+    """A batch of id lists, with start, end and padding put in."""
+    return Batch(
+        _pad([np.array([*ids, EOS]) for ids in sources]),
+        _pad([np.array([BOS, *ids, EOS]) for ids in targets]),
+    )
+
+
+def _chunks(pairs: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
+    chunk: list[tuple[str, str]] = []
+    for pair in pairs:
+        chunk.append(pair)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _read_blocks(corpus: EncodedCorpus, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    parts = [corpus.read(int(first), BLOCK_PAIRS) for first in firsts]
+    start = 0
+    for tokens, index in parts:
+        index["start"] += start
+        start += len(tokens)
+    return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([index for _, index in parts])
+
+
+def _cut(index: np.ndarray, batch_tokens: int) -> Iterator[tuple[int, int]]:
+    """Ranges of an index sorted by length, each as many pairs as fit the budget when padded (at least one)."""
+    first = longest_source = longest_target = 0
+    lengths = np.stack([index["source"] + 1, index["target"] + 1], axis=1).tolist()  # with the end token
+    for i, (source, target) in enumerate(lengths):
+        wider_source, wider_target = max(longest_source, source), max(longest_target, target)
+        if i > first and (i - first + 1) * (wider_source + wider_target) > batch_tokens:
+            yield first, i
+            first, wider_source, wider_target = i, source, target
+        longest_source, longest_target = wider_source, wider_target
+    yield first, len(lengths)
+
+
+def _collate(tokens: np.ndarray, index: np.ndarray) -> Batch:
+    middles = index["start"] + index["source"]
+    sources = [tokens[a:b].tolist() for a, b in zip(index["start"], middles, strict=True)]
+    targets = [tokens[a:b].tolist() for a, b in zip(middles, middles + index["target"], strict=True)]
+    return collate(sources, targets)
+
+
+def _pad(rows: list[np.ndarray]) -> Tensor:
+    padded = np.full((len(rows), max(map(len, rows))), PAD, np.int64)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return torch.from_numpy(padded)

@@ -1,0 +1,76 @@
+"""Data-parallel training: `torchrun` starts the same command several times, and each process takes its share.
+
+A batch is the same whatever the number of processes: process r of n computes every n-th row of it from row r, and the
+gradients are added up, so n processes compute what one would with the whole batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from model.data import Batch
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that train together; on its own, a process is the first of one."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @staticmethod
+    def join() -> World:
+        """Take one's place among the processes that torchrun started, if it did."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return World()
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        return World(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")))
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def once(self, work: Callable[[], None]) -> None:
+        """The first process does it, the others wait until it is done."""
+        if self.is_first:
+            work()
+        self.barrier()
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+    def share_of(self, batch: Batch) -> Batch | None:
+        """This process's rows of a batch; None where there are fewer rows than processes."""
+        mine = Batch(batch.source[self.rank :: self.size], batch.target[self.rank :: self.size])
+        return mine if len(mine.source) else None
+
+    def sum(self, value: Tensor) -> None:
+        if self.size > 1:
+            dist.all_reduce(value)
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Add up every process's gradients, in one message."""
+        if self.size == 1:
+            return
+        parameters = list(model.parameters())
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([g.flatten() for g in gradients])
+        dist.all_reduce(flat)
+        for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = summed.view_as(parameter).clone()

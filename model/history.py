@@ -1,0 +1,36 @@
+"""The history of a run: JSON lines, one per logged step and per validation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class History:
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self._path, self._writes = path, writes
+
+    def add(self, **values: Any) -> None:
+        if self._writes:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+
+    def cut_after(self, step: int) -> None:
+        """Forget what came after a step, before training goes on from it."""
+        if self._writes and self._path.exists():
+            kept = [json.dumps(entry) + "\n" for entry in read_history(self._path) if entry["step"] <= step]
+            beside = self._path.with_name(f".{self._path.name}.partial")
+            beside.write_text("".join(kept), encoding="utf-8")
+            beside.replace(self._path)
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """The entries of a history; a last line cut short by a kill is not one."""
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            break
+    return entries

@@ -1,0 +1,238 @@
+"""Training: `train(plan)` turns two TSV files into a run directory, and can be stopped and resumed at any moment.
+
+The randomness of a step is a function of the seed and the step alone (the order of the data of the seed and the
+epoch), so a resumed run computes what an uninterrupted one would have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model import checkpoint, config, tokenizer
+from model.data import Batch, EncodedCorpus, epoch_batches, ordered_batches, read_references
+from model.decode import decode_all
+from model.distributed import World
+from model.errors import UserError
+from model.evaluate import text_error_rates
+from model.history import History
+from model.loss import smoothed_cross_entropy
+from model.optim import learning_rate, make_optimizer
+from model.prepare import Plan, prepare
+from model.progress import Progress
+from model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training run ended with."""
+
+    run: Path
+    step: int
+    best_step: int
+    best_value: float
+    seconds: float
+
+
+@dataclass
+class Position:
+    """Where a run is, and how it is doing: all that a checkpoint keeps beside weights and optimizer."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # batches taken from this epoch
+    best_step: int = 0
+    best_value: float = math.inf
+    stale: int = 0  # validations since the best
+    seconds: float = 0.0  # spent training, over all resumptions
+
+
+def train(plan: Plan) -> Result:
+    with World.join() as world:
+        return Trainer(plan, world).run()
+
+
+class Trainer:
+    def __init__(self, plan: Plan, world: World) -> None:
+        self.plan, self.world, self.options = plan, world, plan.train
+        self.device = pick_device(plan.train.device, world)
+        self.precision = pick_precision(plan.train.precision, self.device)
+        world.once(lambda: prepare(plan))
+        self.source = tokenizer.load(plan.out / checkpoint.SOURCE_TOKENIZER)
+        self.target = tokenizer.load(plan.out / checkpoint.TARGET_TOKENIZER)
+        self.model_config = config.model_from_json(
+            checkpoint.read_config(plan.out)["model"], plan.out / checkpoint.CONFIG
+        )
+        self.corpus = EncodedCorpus.open(plan.out / "data" / "train")
+        self.valid = EncodedCorpus.open(plan.out / "data" / "valid")
+        torch.manual_seed(plan.train.seed)
+        self.model = Transformer(self.model_config).to(self.device)
+        self.forward = torch.compile(self.model, dynamic=True) if plan.train.compile else self.model
+        self.optimizer = make_optimizer(self.model, plan.train)
+        self.at = Position()
+        self.history = History(plan.out / checkpoint.HISTORY, writes=world.is_first)
+
+    def run(self) -> Result:
+        self._resume()
+        started, seconds_before = time.monotonic(), self.at.seconds
+        progress = Progress(self.options.steps, self.at.step, shows=self.world.is_first)
+        batches = self._batches()
+        while self.at.step < self.options.steps and not self._stopped_early():
+            loss, tokens, pairs = self._update([next(batches) for _ in range(self.options.accumulate)])
+            self.at.step += 1
+            self.at.seconds = seconds_before + time.monotonic() - started
+            progress.advance(loss, tokens)
+            if self.at.step % self.options.log_every == 0:
+                self._log(loss, tokens, pairs)
+            if self.at.step % self.options.validate_every == 0 or self.at.step == self.options.steps:
+                self._save_and_validate(progress)
+        progress.close()
+        return Result(self.plan.out, self.at.step, self.at.best_step, self.at.best_value, self.at.seconds)
+
+    def _resume(self) -> None:
+        saved = checkpoint.checkpoints(self.plan.out)
+        if saved:
+            state = checkpoint.load_training(saved[-1], self.model, self.optimizer)
+            self.at = Position(**state)
+        self.history.cut_after(self.at.step)
+
+    def _stopped_early(self) -> bool:
+        return 0 < self.options.patience <= self.at.stale
+
+    def _batches(self) -> Iterator[Batch]:
+        """The batches from here on, epoch after epoch; the position follows."""
+        while True:
+            skip = self.at.batch
+            for number, batch in enumerate(
+                epoch_batches(self.corpus, self.options.batch_tokens, self.options.seed, self.at.epoch)
+            ):
+                if number >= skip:
+                    self.at.batch = number + 1
+                    yield batch
+            self.at.epoch, self.at.batch = self.at.epoch + 1, 0
+
+    def _update(self, batches: list[Batch]) -> tuple[float, int, int]:
+        """One optimizer update from the mean loss of all target tokens: the loss per token, the tokens, the pairs."""
+        self.model.train()
+        torch.manual_seed(_step_seed(self.options.seed, self.at.step, self.world.rank))
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        tokens = sum(batch.target_tokens for batch in batches)
+        for batch in batches:
+            mine = self.world.share_of(batch)
+            if mine is not None:
+                loss = self._loss(mine.to(self.device))
+                (loss / tokens).backward()
+                total += loss.detach()
+        self.world.sum_gradients(self.model)
+        self.world.sum(total)
+        if self.options.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.at.step + 1, self.options, self.model_config.d_model)
+        self.optimizer.step()
+        return float(total) / tokens, tokens, sum(len(batch.source) for batch in batches)
+
+    def _loss(self, batch: Batch, smoothing: float | None = None) -> Tensor:
+        with self._autocast():
+            logits = self.forward(batch.source, batch.target[:, :-1])
+        smoothing = self.options.label_smoothing if smoothing is None else smoothing
+        return smoothed_cross_entropy(logits.float(), batch.target[:, 1:], smoothing)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _log(self, loss: float, tokens: int, pairs: int) -> None:
+        if not math.isfinite(loss):
+            raise UserError(f"The loss is {loss} at step {self.at.step}; lower --set learning_rate= or raise warmup=.")
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.history.add(
+            kind="train", step=self.at.step, epoch=self.at.epoch, loss=loss, learning_rate=rate,
+            tokens=tokens, pairs=pairs, seconds=round(self.at.seconds, 3),
+        )  # fmt: skip
+
+    def _save_and_validate(self, progress: Progress) -> None:
+        """Validate the average of the last checkpoints, keep it if it is the best yet, and save where training is."""
+        if not self.world.is_first:
+            self.world.barrier()
+            self._follow()
+            return
+        current = {name: value.clone() for name, value in checkpoint.weights_of(self.model).items()}
+        earlier = (
+            checkpoint.checkpoints(self.plan.out)[-(self.options.average - 1) :] if self.options.average > 1 else []
+        )
+        averaged = checkpoint.average_with(current, [path / checkpoint.MODEL for path in earlier])
+        checkpoint.set_weights(self.model, averaged)
+        metrics = self._validate()
+        value = metrics["sequence_error_rate" if self.options.select == "error" else "loss"]
+        if value < self.at.best_value:
+            self.at.best_value, self.at.best_step, self.at.stale = value, self.at.step, 0
+            checkpoint.save_best(self.plan.out, self.at.step, averaged, {"step": self.at.step, **metrics})
+        else:
+            self.at.stale += 1
+        checkpoint.set_weights(self.model, current)
+        self.history.add(
+            kind="valid", step=self.at.step, epoch=self.at.epoch, seconds=round(self.at.seconds, 3), **metrics
+        )
+        checkpoint.save_training(self.plan.out, self.at.step, self.model, self.optimizer, dataclasses.asdict(self.at))
+        checkpoint.prune(self.plan.out, max(self.options.keep, self.options.average), self.at.best_step)
+        progress.say(
+            f"step {self.at.step}: "
+            + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            + (" (best so far)" if self.at.best_step == self.at.step else "")
+        )
+        self.world.barrier()
+
+    def _follow(self) -> None:
+        """Another process than the first takes over what the first has found."""
+        self.at = Position(**checkpoint.read_state(checkpoint.checkpoints(self.plan.out)[-1]))
+
+    @torch.inference_mode()
+    def _validate(self) -> dict[str, float]:
+        self.model.eval()
+        total, tokens = 0.0, 0
+        for batch in ordered_batches(self.valid, self.options.batch_tokens):
+            total += float(self._loss(batch.to(self.device), smoothing=0.0))
+            tokens += batch.target_tokens
+        metrics = {"loss": total / tokens}
+        if self.options.select == "error":
+            references = read_references(self.plan.valid)
+            found = decode_all(self.model, self.source.encode_batch(list(references)))
+            outputs = [self.target.decode(ids) for ids in found]
+            rates = text_error_rates(outputs, list(references.values()), self.target.pieces, ignore=None)
+            metrics |= {"sequence_error_rate": rates.sequence, "token_error_rate": rates.token}
+        return metrics
+
+
+def pick_device(wanted: str, world: World) -> torch.device:
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError("--set device=cuda needs a CUDA device, and torch finds none; take device=cpu or device=auto.")
+    return torch.device("cuda", world.local_rank)
+
+
+def pick_precision(wanted: str, device: torch.device) -> str:
+    if wanted != "auto":
+        return wanted
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() else "fp32"
+
+
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    """A seed of its own for each step and process."""
+    digest = hashlib.sha256(f"{seed}/{step}/{rank}".encode()).digest()
+    return int.from_bytes(digest[:8]) >> 1

@@ -1,0 +1,256 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017), smallest part first.
+
+B batch   S source tokens   T target tokens   D d_model   H heads   d = D / H   V target vocabulary
+Source and target ids are right-padded with PAD; a target begins with BOS.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.attention import MultiHeadAttention
+from model.config import ModelConfig
+from model.dropout import Dropout
+from model.tokenizer import PAD
+
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] = cos of the same.  -> (length, D)"""
+    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)
+    wavelength = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angle = position / wavelength  # (length, D / 2)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
+
+
+class Embedding(nn.Module):
+    """Token embeddings times sqrt(D), plus positions."""
+
+    def __init__(self, config: ModelConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, config.d_model)
+        self.scale = math.sqrt(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        if config.positions == "learned":
+            self.positions = nn.Parameter(torch.empty(config.max_length, config.d_model))
+        else:
+            self.register_buffer("positions", sinusoids(config.max_length, config.d_model), persistent=False)
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        """ids (B, T) at positions start, start + 1, ... -> (B, T, D)"""
+        x = self.tokens(ids) * self.scale
+        return self.dropout(x + self.positions[start : start + ids.shape[1]])
+
+
+class FeedForward(nn.Module):
+    """activation(x W1 + b1) W2 + b2, at each position alone."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.widen = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.narrow = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = Dropout(config.ff_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(self.dropout(self.activation(self.widen(x))))
+
+
+class Residual(nn.Module):
+    """A sub-layer's surroundings. post: LayerNorm(x + Dropout(f(x))). pre: x + Dropout(f(LayerNorm(x)))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model, bias=config.bias)
+        self.dropout = Dropout(config.dropout)
+        self.pre = config.norm == "pre"
+
+    def before(self, x: Tensor) -> Tensor:
+        """What the sub-layer reads."""
+        return self.norm(x) if self.pre else x
+
+    def after(self, x: Tensor, output: Tensor) -> Tensor:
+        """What the next sub-layer gets, from x and this one's output."""
+        x = x + self.dropout(output)
+        return x if self.pre else self.norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.self_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_residual = Residual(config)
+
+    def forward(self, x: Tensor, mask: Tensor | None, want_weights: bool) -> tuple[Tensor, Tensor | None]:
+        q, k, v = self.self_attention.queries_keys_values(self.self_residual.before(x))
+        attended, weights = self.self_attention.attend(q, k, v, mask, want_weights)
+        x = self.self_residual.after(x, attended)
+        x = self.feed_residual.after(x, self.feed_forward(self.feed_residual.before(x)))
+        return x, weights
+
+
+@dataclass
+class LayerCache:
+    """What one decoder layer remembers between steps: keys and values, (B, H, T, d) and (B, H, S, d)."""
+
+    cross_k: Tensor
+    cross_v: Tensor
+    self_k: Tensor | None = None
+    self_v: Tensor | None = None
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        self.self_k = k if self.self_k is None else torch.cat([self.self_k, k], dim=2)
+        self.self_v = v if self.self_v is None else torch.cat([self.self_v, v], dim=2)
+        return self.self_k, self.self_v
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row rows[i] was: beams move, finished rows leave."""
+        for name in ("cross_k", "cross_v", "self_k", "self_v"):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value[rows])
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the encoder, feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.self_residual = Residual(config)
+        self.cross_attention = MultiHeadAttention(config)
+        self.cross_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_residual = Residual(config)
+
+    def forward(
+        self, x: Tensor, cache: LayerCache, mask: Tensor | None, source_mask: Tensor | None, want_weights: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        q, k, v = self.self_attention.queries_keys_values(self.self_residual.before(x))
+        k, v = cache.extend(k, v)
+        attended, self_weights = self.self_attention.attend(q, k, v, mask, want_weights)
+        x = self.self_residual.after(x, attended)
+
+        q = self.cross_attention.queries(self.cross_residual.before(x))
+        attended, cross_weights = self.cross_attention.attend(
+            q, cache.cross_k, cache.cross_v, source_mask, want_weights
+        )
+        x = self.cross_residual.after(x, attended)
+
+        x = self.feed_residual.after(x, self.feed_forward(self.feed_residual.before(x)))
+        return x, self_weights, cross_weights
+
+
+@dataclass
+class Cache:
+    """The decoder's memory of one batch: a LayerCache per layer, the source's mask, the tokens decoded so far."""
+
+    layers: list[LayerCache]
+    source_mask: Tensor | None
+    length: int = 0
+
+    def reorder(self, rows: Tensor) -> None:
+        for layer in self.layers:
+            layer.reorder(rows)
+        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
+
+
+@dataclass
+class AttentionWeights:
+    """Where every head of every layer looked, (B, H, queries, keys) per layer."""
+
+    encoder: list[Tensor] = field(default_factory=list)
+    decoder: list[Tensor] = field(default_factory=list)
+    cross: list[Tensor] = field(default_factory=list)
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config.validate()
+        self.source_embedding = Embedding(config, config.source_vocab)
+        self.target_embedding = Embedding(config, config.target_vocab)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        # Pre-norm leaves the last residual sum unnormalised, so each stack ends with a norm of its own.
+        pre = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if pre else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if pre else nn.Identity()
+        self.output = nn.Linear(config.d_model, config.target_vocab, bias=False)
+        if config.tied in ("two", "three"):
+            self.output.weight = self.target_embedding.tokens.weight
+        if config.tied == "three":
+            self.source_embedding.tokens.weight = self.target_embedding.tokens.weight
+        self._initialise()
+
+    def forward(self, source: Tensor, target: Tensor, weights: AttentionWeights | None = None) -> Tensor:
+        """Logits of the token after each target position: source (B, S), target (B, T) -> (B, T, V)"""
+        mask = padding_mask(source)
+        memory = self.encode(source, mask, weights)
+        return self.decode(target, self.start(memory, mask), weights)
+
+    def encode(self, source: Tensor, mask: Tensor | None, weights: AttentionWeights | None = None) -> Tensor:
+        """source (B, S) -> memory (B, S, D)"""
+        x = self.source_embedding(source)
+        for layer in self.encoder:
+            x, layer_weights = layer(x, mask, weights is not None)
+            if weights is not None:
+                weights.encoder.append(layer_weights)
+        return self.encoder_norm(x)
+
+    def start(self, memory: Tensor, source_mask: Tensor | None) -> Cache:
+        """A cache with the cross-attention keys and values of every layer, and no target token yet."""
+        layers = [LayerCache(*layer.cross_attention.keys_values(memory)) for layer in self.decoder]
+        return Cache(layers, source_mask)
+
+    def decode(self, target: Tensor, cache: Cache, weights: AttentionWeights | None = None) -> Tensor:
+        """The next T tokens after those in the cache, which grows by them: target (B, T) -> logits (B, T, V)
+
+        A padded target position is never looked at by a real one: padding is on the right, and no one looks ahead.
+        """
+        x = self.target_embedding(target, cache.length)
+        mask = causal_mask(target.shape[1], cache.length, target.device)
+        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
+            x, self_weights, cross_weights = layer(x, layer_cache, mask, cache.source_mask, weights is not None)
+            if weights is not None:
+                weights.decoder.append(self_weights)
+                weights.cross.append(cross_weights)
+        cache.length += target.shape[1]
+        return self.output(self.decoder_norm(x))
+
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())  # a tied matrix is one parameter, counted once
+
+    def _initialise(self) -> None:
+        for name, parameter in self.named_parameters():
+            if name.endswith(("tokens.weight", "positions")) or name == "output.weight":
+                nn.init.normal_(parameter, std=self.config.d_model**-0.5)
+            elif name.endswith("project_in.weight"):
+                for part in parameter.chunk(3):  # W_Q, W_K and W_V are three matrices in one
+                    nn.init.xavier_uniform_(part)
+            elif parameter.dim() == 2:
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+
+def padding_mask(ids: Tensor) -> Tensor | None:
+    """True where a source token is real, for every head and query: (B, S) -> (B, 1, 1, S); None if all are."""
+    real = ids != PAD
+    return None if bool(real.all()) else real[:, None, None, :]
+
+
+def causal_mask(length: int, past: int, device: torch.device) -> Tensor | None:
+    """True where a query may look: itself and what came before.  -> (length, past + length); None for one query."""
+    if length == 1:
+        return None
+    return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)

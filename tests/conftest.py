@@ -1,0 +1,34 @@
+"""What tests share: a small model of any shape, and a small corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import ModelConfig
+from model.transformer import Transformer
+
+SMALL: dict[str, Any] = {
+    "source_vocab": 13, "target_vocab": 11, "d_model": 16, "d_ff": 24, "heads": 2, "encoder_layers": 2,
+    "decoder_layers": 2, "dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "max_length": 64,
+}  # fmt: skip
+
+
+def make_model(seed: int = 0, **changes: Any) -> Transformer:
+    """A small random model in eval mode."""
+    torch.manual_seed(seed)
+    return Transformer(ModelConfig(**{**SMALL, **changes})).eval()
+
+
+@pytest.fixture
+def write_tsv(tmp_path: Path) -> Callable[..., Path]:
+    def write(*lines: str, name: str = "corpus.tsv") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,105 @@
+"""Each optimizer against its update rule written out, and each schedule against its formula."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn, tensor
+from torch.testing import assert_close
+
+from model.config import TrainConfig
+from model.optim import cosine_rate, learning_rate, make_optimizer, paper_rate, trapezoid_rate
+
+RATE = 0.1
+
+
+class Line(nn.Module):
+    """y = w x + b"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x + self.b
+
+
+def test_sgd_on_five_points_of_the_notes() -> None:
+    x = torch.arange(5.0)
+    line = Line()
+    loss = (line(x) - (2 * x + 1)).square().mean()
+    assert_close(loss.detach(), tensor(33.0))
+    loss.backward()
+    optimizer = make_optimizer(line, TrainConfig(optimizer="sgd"))
+    optimizer.param_groups[0]["lr"] = 0.01
+    optimizer.step()
+    assert_close(line.w.detach(), tensor(0.28))
+    assert_close(line.b.detach(), tensor(0.10))
+
+
+def sgd(w: Tensor, g: Tensor, s: dict[str, Tensor], t: int) -> Tensor:
+    return w - RATE * g
+
+
+def momentum(w: Tensor, g: Tensor, s: dict[str, Tensor], t: int) -> Tensor:
+    s["v"] = 0.9 * s.get("v", 0) + g
+    return w - RATE * s["v"]
+
+
+def adagrad(w: Tensor, g: Tensor, s: dict[str, Tensor], t: int) -> Tensor:
+    s["sum"] = s.get("sum", 0) + g**2
+    return w - RATE * g / (s["sum"].sqrt() + 1e-9)
+
+
+def rmsprop(w: Tensor, g: Tensor, s: dict[str, Tensor], t: int) -> Tensor:
+    s["mean"] = 0.99 * s.get("mean", 0) + 0.01 * g**2
+    return w - RATE * g / (s["mean"].sqrt() + 1e-9)
+
+
+def adam(w: Tensor, g: Tensor, s: dict[str, Tensor], t: int) -> Tensor:
+    s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
+    s["v"] = 0.98 * s.get("v", 0) + 0.02 * g**2
+    return w - RATE * (s["m"] / (1 - 0.9**t)) / ((s["v"] / (1 - 0.98**t)).sqrt() + 1e-9)
+
+
+@pytest.mark.parametrize("rule", [sgd, momentum, adagrad, rmsprop, adam])
+def test_an_optimizer_follows_its_update_rule(rule: Callable[..., Tensor]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    optimizer = make_optimizer(layer, TrainConfig(optimizer=rule.__name__))
+    optimizer.param_groups[0]["lr"] = RATE
+    expected, state = layer.weight.detach().clone(), {}
+    for t in range(1, 6):
+        layer.weight.grad, layer.bias.grad = torch.randn(2, 3), torch.zeros(2)
+        expected = rule(expected, layer.weight.grad, state, t)
+        optimizer.step()
+    assert_close(layer.weight.detach(), expected)
+
+
+def test_the_papers_schedule() -> None:
+    assert paper_rate(4000, 512, 4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert paper_rate(2000, 512, 4000) == pytest.approx(paper_rate(4000, 512, 4000) / 2)
+    assert paper_rate(16000, 512, 4000) == pytest.approx(paper_rate(4000, 512, 4000) / 2)
+
+
+@pytest.mark.parametrize("rate", [cosine_rate, lambda *a: trapezoid_rate(*a, 0.5)], ids=["cosine", "trapezoid"])
+def test_the_other_schedules_rise_to_one_and_end_at_zero(rate: Callable[[int, int, int], float]) -> None:
+    rates = [rate(step, 100, 10) for step in range(1, 101)]
+    assert rates[4] == pytest.approx(0.5)
+    assert max(rates) == rates[9] == pytest.approx(1)
+    assert rates[-1] == pytest.approx(0)
+    assert all(a >= b for a, b in itertools.pairwise(rates[9:]))
+
+
+def test_the_trapezoid_is_level_until_its_decay() -> None:
+    assert trapezoid_rate(60, 100, 10, 0.3) == 1
+    assert trapezoid_rate(85, 100, 10, 0.3) == pytest.approx(0.5)
+    assert trapezoid_rate(100, 100, 10, 0.0) == 1
+
+
+def test_the_learning_rate_is_the_schedules_factor() -> None:
+    config = TrainConfig(schedule="cosine", learning_rate=0.5, warmup=10, steps=100)
+    assert learning_rate(10, config, 512) == pytest.approx(0.5)

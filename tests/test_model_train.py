@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from model import checkpoint, config
+from model.errors import DataError, UserError
+from model.history import read_history
+from model.prepare import Plan
+from model.train import Result, train
+
+ROOT = Path(__file__).parent.parent
+WORDS = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmnopqr"]
+LINES = [f"{word}\t{' '.join(word[::-1].upper())}" for word in WORDS]  # 200 lines
+QUICK = {"steps": 12, "validate_every": 4, "log_every": 2, "warmup": 5, "batch_tokens": 512, "dropout": 0.1}
+
+
+@pytest.fixture
+def tsv(write_tsv: Callable[..., Path]) -> Path:
+    return write_tsv(*LINES, name="train.tsv")
+
+
+def plan_for(tsv: Path, out: Path, resume: bool = False, **changes: Any) -> Plan:
+    model, training = config.build("tiny", {**QUICK, **changes})
+    return Plan(
+        data=tsv, valid=tsv, out=out, model=model, train=training, source_tokenizer="chars", target_tokenizer="words",
+        resume=resume,
+    )  # fmt: skip
+
+
+def run(tsv: Path, out: Path, **changes: Any) -> Result:
+    return train(plan_for(tsv, out, **changes))
+
+
+def last_weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint.checkpoints(run)[-1] / checkpoint.MODEL)
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def command(tsv: Path, out: Path, **settings: Any) -> list[str]:
+    sets = [f"--set={name}={value}" for name, value in {**QUICK, **settings}.items()]
+    return [
+        "-m", "attendant", "train", "--preset", "tiny", "--data", str(tsv), "--valid", str(tsv), "--out", str(out),
+        "--target-tokenizer", "words", "--resume", *sets,
+    ]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def test_the_tiny_preset_learns_200_lines_to_near_zero_loss(tsv: Path, tmp_path: Path) -> None:
+    model, training = config.build("tiny", {"steps": 300, "validate_every": 300})
+    train(Plan(data=tsv, valid=tsv, out=tmp_path / "run", model=model, train=training, target_tokenizer="words"))
+    valid = [e for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "valid"]
+    assert valid[-1]["loss"] < 0.01
+
+
+def test_a_run_killed_again_and_again_ends_with_the_weights_of_one_left_alone(tsv: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    settings = {"steps": 60, "validate_every": 5, "average": 2}
+    subprocess.run([sys.executable, *command(tsv, whole, **settings)], cwd=ROOT, env=environment(), check=True)
+    rng, kills = random.Random(1), 0
+    while True:
+        process = subprocess.Popen([sys.executable, *command(tsv, killed, **settings)], cwd=ROOT, env=environment())
+        wanted = len(checkpoint.checkpoints(killed)) and int(checkpoint.checkpoints(killed)[-1].name[5:]) + 10
+        while process.poll() is None and kills < 4 and not (killed / f"step-{max(wanted, 10):08d}").exists():
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.1)
+        if kills < 4 and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        if process.wait() == 0:
+            break
+    assert kills >= 2
+    assert same(last_weights(whole), last_weights(killed))
+    assert [b.name for b in checkpoint.checkpoints(whole, "best")] == [
+        b.name for b in checkpoint.checkpoints(killed, "best")
+    ]
+    steps = [entry["step"] for entry in read_history(killed / "history.jsonl") if entry["kind"] == "train"]
+    assert steps == list(range(2, 61, 2))
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "whole")
+    process = subprocess.Popen(
+        [sys.executable, *command(tsv, tmp_path / "killed", validate_every=100, steps=100)], cwd=ROOT, env=environment()
+    )
+    while not (tmp_path / "killed" / checkpoint.CONFIG).exists():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    run(tsv, tmp_path / "killed", resume=True)
+    assert same(last_weights(tmp_path / "whole"), last_weights(tmp_path / "killed"))
+
+
+def test_two_processes_compute_what_one_does_with_the_joint_batch(tsv: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    run(tsv, one, dropout=0.0, optimizer="sgd", learning_rate=0.3)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    on_loopback = {**environment(), "GLOO_SOCKET_IFNAME": "lo"}
+    subprocess.run(
+        [sys.executable, *torchrun, *command(tsv, two, dropout=0.0, optimizer="sgd", learning_rate=0.3)],
+        cwd=ROOT,
+        env=on_loopback,
+        check=True,
+        timeout=120,
+    )
+    a, b = last_weights(one), last_weights(two)
+    assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
+    losses = [[e["loss"] for e in read_history(r / "history.jsonl")] for r in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+def test_accumulated_batches_count_like_one(tsv: Path, tmp_path: Path) -> None:
+    """Both updates see all 200 pairs: one batch of everything, or as many small ones as an epoch has."""
+    everything = 200 * 8
+    run(tsv, tmp_path / "one", dropout=0.0, batch_tokens=everything, steps=1, optimizer="sgd")
+    run(tsv, tmp_path / "four", dropout=0.0, batch_tokens=everything // 4, accumulate=4, steps=1, optimizer="sgd")
+    a, b = last_weights(tmp_path / "one"), last_weights(tmp_path / "four")
+    assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
+
+
+def test_early_stopping_ends_a_run_that_no_longer_improves(tsv: Path, tmp_path: Path) -> None:
+    result = run(tsv, tmp_path / "run", steps=400, validate_every=2, patience=3, learning_rate=1e-12)
+    assert result.step < 400
+    assert result.step - result.best_step == 6
+
+
+def test_the_result_is_the_average_of_the_last_checkpoints(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run", steps=12, validate_every=4, average=3, keep=3)
+    saved = [load_file(path / checkpoint.MODEL) for path in checkpoint.checkpoints(tmp_path / "run")]
+    best = load_file(checkpoint.checkpoints(tmp_path / "run", "best")[-1] / checkpoint.MODEL)
+    assert len(saved) == 3
+    for name, value in best.items():
+        assert torch.allclose(value, sum(weights[name] for weights in saved) / 3, atol=1e-6)
+
+
+def test_selecting_by_error_reports_error_rates(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run", select="error")
+    valid = [e for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "valid"]
+    assert all(0 <= entry["sequence_error_rate"] <= 100 for entry in valid)
+
+
+def test_bf16_trains(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run", steps=4, precision="bf16")
+    assert all(w.dtype == torch.float32 and w.isfinite().all() for w in last_weights(tmp_path / "run").values())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "rmsprop"])
+def test_every_optimizer_lowers_the_loss(optimizer: str, tsv: Path, tmp_path: Path) -> None:
+    rate = {"sgd": 0.3, "momentum": 0.05, "adagrad": 0.02, "rmsprop": 0.001}[optimizer]
+    run(tsv, tmp_path / "run", optimizer=optimizer, learning_rate=rate, steps=40, validate_every=40, dropout=0.0)
+    losses = [e["loss"] for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "train"]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_one_tokenizer_for_both_sides_ties_all_three_matrices(tsv: Path, tmp_path: Path) -> None:
+    model, training = config.build("tiny", QUICK)
+    train(Plan(data=tsv, valid=tsv, out=tmp_path / "run", model=model, train=training, shared_tokenizer="bpe:300"))
+    assert sum("tokens" in name or name == "output.weight" for name in last_weights(tmp_path / "run")) == 1
+
+
+def test_a_finished_run_is_not_overwritten(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run")
+    with pytest.raises(UserError, match="holds a run already; add --resume"):
+        run(tsv, tmp_path / "run")
+
+
+def test_resuming_with_another_model_or_other_data_is_refused(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run")
+    with pytest.raises(UserError, match="other values of d_ff;"):
+        run(tsv, tmp_path / "run", resume=True, d_ff=32)
+    tsv.write_text(LINES[0] + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"the contents of .*train\.tsv"):
+        run(tsv, tmp_path / "run", resume=True)
+
+
+def test_a_resumed_run_may_be_made_longer(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run")
+    assert run(tsv, tmp_path / "run", resume=True, steps=16).step == 16
+    assert json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["train"]["steps"] == 16
+
+
+def test_bad_data_is_refused_before_anything_is_written(
+    write_tsv: Callable[..., Path], tsv: Path, tmp_path: Path
+) -> None:
+    bad = write_tsv(*LINES, "no tab", name="bad.tsv")
+    for data, valid in ((bad, tsv), (tsv, bad)):
+        model, training = config.build("tiny", QUICK)
+        with pytest.raises(DataError, match=r"bad\.tsv, line 201"):
+            train(Plan(data=data, valid=valid, out=tmp_path / "run", model=model, train=training))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_no_number_stops_with_advice(tsv: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="lower --set learning_rate"):
+        run(tsv, tmp_path / "run", optimizer="sgd", learning_rate=1e30, clip=0.0)
