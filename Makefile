@@ -59,6 +59,9 @@ evaluate: $(DATA)/train.tsv ## error rates of the committed model on the test pa
 baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored on the same files
 	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json
 
+card: .venv/all $(DATA)/train.tsv ## the default model's results, curves and card, from its weights and the baseline
+	$(BIN)/python -m bench.card --model model/default --data $(DATA) --baseline bench/results/phonetisaurus.json
+
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json
 

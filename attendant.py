@@ -12,6 +12,7 @@ COMMANDS = {
     "train": ("model.cli", "train a model on pairs of texts"),
     "evaluate": ("model.cli", "error rates of a trained model"),
     "plot": ("model.cli", "draw curves, positions and attention as PNG"),
+    "release": ("model.cli", "the best weights of a run, small enough to hand on"),
     "serve": ("service.cli", "serve a bundle over HTTP"),
 }
 

@@ -61,6 +61,19 @@ def load_trained(run: Path, device: str = "cpu") -> TrainedModel:
     )
 
 
+def release(run: Path, out: Path) -> None:
+    """The best weights of a run in half precision, with all that using them needs and nothing that training did."""
+    trained = load_trained(run)
+    half = {name: weight.half() for name, weight in weights_of(trained.model).items()}
+
+    def fill(directory: Path) -> None:
+        save_weights(half, directory / MODEL)
+        for name in (CONFIG, SOURCE_TOKENIZER, TARGET_TOKENIZER, HISTORY):
+            shutil.copyfile(run / name, directory / name)
+
+    write_directory(out, fill)
+
+
 def find_weights(run: Path) -> Path:
     candidates = [run, *reversed(checkpoints(run, "best")), *reversed(checkpoints(run, "step"))]
     for directory in candidates:

@@ -1,4 +1,4 @@
-"""The commands of this room: data, train, evaluate, plot. Each imports what it needs when it runs."""
+"""The commands of this room: data, train, evaluate, plot, release. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(command: str, arguments: list[str]) -> None:
-    {"data": data, "train": train, "evaluate": evaluate, "plot": plot}[command](arguments)
+    {"data": data, "train": train, "evaluate": evaluate, "plot": plot, "release": release}[command](arguments)
 
 
 def data(arguments: list[str]) -> None:
@@ -132,3 +132,18 @@ def plot(arguments: list[str]) -> None:
         written = plots.plot_attention(options.run, options.source, options.out)
     for path in written:
         print(path)
+
+
+def release(arguments: list[str]) -> None:
+    parser = Parser(prog="attendant release", description="The best weights of a run, small enough to hand on.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train wrote")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="a new directory")
+    options = parser.parse_args(arguments)
+    if options.out.exists():
+        raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
+
+    from model import checkpoint
+
+    checkpoint.release(options.run, options.out)
+    size = sum(path.stat().st_size for path in options.out.iterdir())
+    print(f"{options.out}: {size / 1e6:.1f} MB, half precision")

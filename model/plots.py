@@ -53,7 +53,7 @@ def _draw_curves(title: str, lines: list[tuple[str, list[dict[str, Any]], str]],
 def plot_positions(out: Path) -> list[Path]:
     """Columns 6 to 9 of a 32-dimensional encoding over 60 positions, and the 50 x 512 encoding whole."""
     figure, axes = _canvas(7, 3)
-    encoding = sinusoids(60, 32)
+    encoding = sinusoids(60, 32).numpy()
     for column in range(6, 10):
         axes.plot(encoding[:, column], label=f"column {column}")
     axes.set(xlabel="position", ylabel="value")
@@ -61,7 +61,7 @@ def plot_positions(out: Path) -> list[Path]:
     curves = _save(figure, out / "position_curves.png")
 
     figure, axes = _canvas(8, 3.2)
-    image = axes.imshow(sinusoids(50, 512), cmap="RdBu", aspect="auto", vmin=-1, vmax=1)
+    image = axes.imshow(sinusoids(50, 512).numpy(), cmap="RdBu", aspect="auto", vmin=-1, vmax=1)
     axes.set(xlabel="feature", ylabel="position")
     figure.colorbar(image)
     return [curves, _save(figure, out / "position_heat_map.png")]
@@ -88,7 +88,7 @@ def attention_of(trained: TrainedModel, source: str) -> tuple[AttentionWeights, 
     ids = trained.source.encode(source)
     if len(ids) >= trained.config.max_length:
         raise UserError(f"--source has {len(ids)} tokens, and the model reads {trained.config.max_length - 1}.")
-    written = list(greedy(trained.model, ids).ids)
+    written = list(greedy(trained.model, ids, trained.config.max_length - 1).ids)  # the start token takes a place
     weights = AttentionWeights()
     trained.model(torch.tensor([[*ids, EOS]]), torch.tensor([[BOS, *written]]), weights)
     source_tokens = [trained.source.token(i) for i in (*ids, EOS)]

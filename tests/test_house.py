@@ -1,0 +1,50 @@
+"""The house: data goes one way, model <- export <- service, and service takes only export.bundle."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("model", "export", "service")
+HEAVY = {"torch", "onnx", "onnxscript", "safetensors", "matplotlib"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return found
+
+
+def files(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_exists_and_its_init_is_empty(room: str) -> None:
+    assert (ROOT / room / "__init__.py").read_text(encoding="utf-8") == ""
+
+
+def test_model_knows_neither_export_nor_service() -> None:
+    for path in files("model"):
+        assert not [name for name in imports(path) if name.split(".")[0] in ("export", "service")], path
+
+
+def test_export_does_not_know_service() -> None:
+    for path in files("export"):
+        assert not [name for name in imports(path) if name.split(".")[0] == "service"], path
+
+
+def test_service_knows_only_the_bundle_and_nothing_heavy() -> None:
+    for path in files("service"):
+        for name in imports(path):
+            top = name.split(".")[0]
+            assert top != "model", path
+            assert top not in HEAVY, path
+            assert top != "export" or name.startswith("export.bundle"), path

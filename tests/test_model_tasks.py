@@ -1,0 +1,55 @@
+"""The three kinds of sequence task, each learnt from its small corpus by the same command."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from model.checkpoint import load_trained
+from model.config import build
+from model.data import read_pairs
+from model.evaluate import evaluate_run
+from model.prepare import Plan
+from model.tasks import TASKS, make_task, spelled
+from model.train import train
+
+TOKENIZERS = {"tagging": ("words", "words"), "sentiment": ("words", "words"), "spelling": ("chars", "words")}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_learnt_to_near_perfection_within_seconds(task: str, tmp_path: Path) -> None:
+    make_task(task, tmp_path)
+    steps = {"tagging": 300, "sentiment": 200, "spelling": 700}[task]
+    changes = {"steps": steps, "validate_every": steps, "learning_rate": 3e-3}
+    model, training = build("tiny", changes)
+    source, target = TOKENIZERS[task]
+    corpus = {"data": tmp_path / "train.tsv", "valid": tmp_path / "valid.tsv", "out": tmp_path / "run"}
+    train(Plan(**corpus, model=model, train=training, source_tokenizer=source, target_tokenizer=target))
+    report = evaluate_run(load_trained(tmp_path / "run"), tmp_path / "test.tsv", 1, 1.0, None)
+    assert report["sequence_error_rate"] <= 3
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_source_is_in_two_parts(task: str, tmp_path: Path) -> None:
+    counts = make_task(task, tmp_path)
+    sources = [source for part in counts for source, _ in read_pairs(tmp_path / f"{part}.tsv")]
+    assert len(set(sources)) == len(sources) == sum(counts.values())
+
+
+def test_the_three_shapes_of_output() -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        source, target = TASKS["tagging"](rng)
+        assert len(source.split()) == len(target.split())
+        assert TASKS["sentiment"](rng)[1] in ("positive", "negative")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "zero"), (13, "thirteen"), (20, "twenty"), (99, "ninety nine"), (305, "three hundred five"),
+     (4000, "four thousand"), (9999, "nine thousand nine hundred ninety nine")],
+)  # fmt: skip
+def test_numbers_are_spelled(number: int, words: str) -> None:
+    assert spelled(number) == words
