@@ -46,8 +46,6 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
     history = read_history(model / checkpoint.HISTORY)
     last = history[-1]
     shape, train, data = config["model"], config["train"], config["data"]
-    pairs_a_step = sum(e["pairs"] for e in history if e["kind"] == "train") / sum(e["kind"] == "train" for e in history)
-    passes = last["step"] * pairs_a_step / data["train"]["pairs"]
     rows = [_row(name, report) for name, report in found["searches"].items()] + [_baseline_row(baseline)]
     return TEMPLATE.format(
         parameters=f"{found['parameters']:,}",
@@ -59,7 +57,7 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         valid_pairs=f"{data['valid']['pairs']:,}",
         words=f"{found['searches']['greedy']['sources']:,}",
         steps=f"{last['step']:,}",
-        passes=f"{passes:.0f}",
+        passes=last["epoch"],
         hours=f"{last['seconds'] / 3600:.1f}",
         cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
         torch=config["versions"]["torch"],

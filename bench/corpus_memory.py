@@ -29,11 +29,11 @@ WORDS = [a + b + c for a in BEGINNINGS for b in MIDDLES for c in ENDS]
 
 
 def write_corpus(path: Path, lines: int) -> None:
-    """Sentences of 3 to 20 words, and the same words backwards."""
+    """Sentences of 2 to 8 words, and the same words backwards."""
     rng = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(lines):
-            words = rng.choices(WORDS, k=rng.randint(3, 20))
+            words = rng.choices(WORDS, k=rng.randint(2, 8))
             file.write(f"{' '.join(words)}\t{' '.join(reversed(words))}\n")
 
 

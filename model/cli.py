@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from model.errors import ConfigError, UserError
+from model.errors import ConfigError, InterruptedRunError, UserError
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,11 +68,15 @@ def train(arguments: list[str]) -> None:
     from model.prepare import Plan
     from model.train import train as run_training
 
-    result = run_training(Plan(
+    plan = Plan(
         data=options.data, valid=options.valid, out=options.out, model=model, train=training,
         source_tokenizer=options.source_tokenizer or "chars", target_tokenizer=options.target_tokenizer or "chars",
         shared_tokenizer=options.tokenizer, resume=options.resume,
-    ))  # fmt: skip
+    )  # fmt: skip
+    try:
+        result = run_training(plan)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(f"stopped; --resume goes on from the last checkpoint in {options.out}.") from None
     if os.environ.get("RANK", "0") != "0":  # under torchrun, one process speaks
         return
     print(

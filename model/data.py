@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from model.errors import DataError
+from model.progress import Count
 from model.tokenizer import BOS, EOS, PAD, Tokenizer
 
 BLOCK_PAIRS = 1024
@@ -100,6 +101,7 @@ class EncodedCorpus:
     ) -> tuple[EncodedCorpus, int]:
         """Encode a TSV to PREFIX.tokens and PREFIX.index. Pairs over max_length are left out, and counted."""
         start = dropped = 0
+        progress = Count(f"encoding {tsv.name}", "pairs")
         with prefix.with_suffix(".tokens").open("wb") as tokens, prefix.with_suffix(".index").open("wb") as index:
             for chunk in _chunks(read_pairs(tsv), ENCODED_AT_ONCE):
                 sources = source.encode_batch([pair[0] for pair in chunk])
@@ -114,6 +116,8 @@ class EncodedCorpus:
                 np.array([i for s, t in fitting for i in (*s, *t)], TOKEN_TYPE).tofile(tokens)
                 rows.tofile(index)
                 start += int(ends[-1]) if fitting else 0
+                progress.add(len(chunk))
+        progress.close()
         corpus = EncodedCorpus.open(prefix)
         if corpus.pairs == 0:
             raise DataError(f"{tsv} has no pair of fewer than {max_length} tokens a side; raise --set max_length=.")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model.data import collate
+from model.progress import Count
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import Transformer, padding_mask
 
@@ -23,6 +24,7 @@ def decode_all(
 ) -> list[list[int]]:
     """The best target of each source (ids without start and end), in the order of the sources."""
     results: list[list[int]] = [[] for _ in sources]
+    progress = Count("decoding", "sources", len(sources))
     by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     batch = max(1, BATCH_ROWS // beam_size)
     for first in range(0, len(by_length), batch):
@@ -30,6 +32,8 @@ def decode_all(
         found = decode_batch(model, [sources[i] for i in chosen], beam_size, length_penalty)
         for i, ids in zip(chosen, found, strict=True):
             results[i] = ids
+        progress.add(len(chosen))
+    progress.close()
     return results
 
 

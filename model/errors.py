@@ -16,3 +16,7 @@ class ConfigError(UserError):
 
 class DataError(UserError):
     pass
+
+
+class InterruptedRunError(UserError):
+    exit_code = 130

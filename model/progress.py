@@ -1,4 +1,4 @@
-"""How far training is: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""How far long work is: a bar on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from tqdm import tqdm
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Progress:
-    def __init__(self, steps: int, done: int = 0, shows: bool = True) -> None:
-        self._steps, self._done, self._shows = steps, done, shows
+class Count:
+    """Things done, of a number known or not: lines encoded, sources decoded."""
+
+    def __init__(self, what: str, unit: str, total: int | None = None, done: int = 0, shows: bool = True) -> None:
+        self._what, self._unit, self._total, self._done, self._shows = what, unit, total, done, shows
         self._begun = self._last_line = time.monotonic()
-        self._done_before, self._tokens = done, 0
-        self._loss: float | None = None
+        self._done_before = done
+        on_terminal = shows and sys.stderr.isatty()
         self._bar = (
-            tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True) if shows and _on_terminal() else None
+            tqdm(desc=what, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True, leave=False)
+            if on_terminal
+            else None
         )
 
-    def advance(self, loss: float, tokens: int) -> None:
-        """One step more, with its loss per token and its number of target tokens."""
-        self._done += 1
-        self._tokens += tokens
-        self._loss = loss if self._loss is None else 0.95 * self._loss + 0.05 * loss
+    def add(self, number: int, figures: str = "") -> None:
+        """So many more are done; `figures` say how well."""
+        self._done += number
         if self._bar is not None:
-            self._bar.set_postfix_str(self._figures(), refresh=False)
-            self._bar.update()
+            self._bar.set_postfix_str(figures, refresh=False)
+            self._bar.update(number)
         elif self._shows and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            print(f"step {self._done}/{self._steps}, {self._figures()}, {self._time_left()} left", flush=True)
+            print(", ".join(filter(None, [self._so_far(), figures, self._time_left()])), flush=True)
 
     def say(self, line: str) -> None:
         if self._bar is not None:
@@ -38,18 +40,34 @@ class Progress:
         elif self._shows:
             print(line, flush=True)
 
+    def seconds(self) -> float:
+        return max(time.monotonic() - self._begun, 1e-9)
+
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
 
-    def _figures(self) -> str:
-        seconds = max(time.monotonic() - self._begun, 1e-9)
-        return f"loss {self._loss:.4f}, {self._tokens / seconds:,.0f} tokens/s"
+    def _so_far(self) -> str:
+        of = f" of {self._total:,}" if self._total is not None else ""
+        return f"{self._what}: {self._done:,}{of} {self._unit}"
 
     def _time_left(self) -> str:
-        seconds = (time.monotonic() - self._begun) / (self._done - self._done_before) * (self._steps - self._done)
-        return f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d}"
+        if self._total is None:
+            return ""
+        seconds = self.seconds() / (self._done - self._done_before) * (self._total - self._done)
+        return f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d} left"
 
 
-def _on_terminal() -> bool:
-    return sys.stderr.isatty()
+class TrainingProgress(Count):
+    """Steps done, with the loss and the speed."""
+
+    def __init__(self, steps: int, done: int = 0, shows: bool = True) -> None:
+        super().__init__("training", "steps", steps, done, shows)
+        self._tokens = 0
+        self._loss: float | None = None
+
+    def advance(self, loss: float, tokens: int) -> None:
+        """One step more, with its loss per token and its number of target tokens."""
+        self._tokens += tokens
+        self._loss = loss if self._loss is None else 0.95 * self._loss + 0.05 * loss
+        self.add(1, f"loss {self._loss:.4f}, {self._tokens / self.seconds():,.0f} tokens/s")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from model.history import History
 from model.loss import smoothed_cross_entropy
 from model.optim import learning_rate, make_optimizer
 from model.prepare import Plan, prepare
-from model.progress import Progress
+from model.progress import TrainingProgress
 from model.transformer import Transformer
 
 
@@ -80,20 +81,20 @@ class Trainer:
         self.forward = torch.compile(self.model, dynamic=True) if plan.train.compile else self.model
         self.optimizer = make_optimizer(self.model, plan.train)
         self.at = Position()
+        self.unlogged = np.zeros(3)  # summed loss, tokens and pairs since the last line of history
         self.history = History(plan.out / checkpoint.HISTORY, writes=world.is_first)
 
     def run(self) -> Result:
         self._resume()
         started, seconds_before = time.monotonic(), self.at.seconds
-        progress = Progress(self.options.steps, self.at.step, shows=self.world.is_first)
+        progress = TrainingProgress(self.options.steps, self.at.step, shows=self.world.is_first)
         batches = self._batches()
         while self.at.step < self.options.steps and not self._stopped_early():
             loss, tokens, pairs = self._update([next(batches) for _ in range(self.options.accumulate)])
             self.at.step += 1
             self.at.seconds = seconds_before + time.monotonic() - started
             progress.advance(loss, tokens)
-            if self.at.step % self.options.log_every == 0:
-                self._log(loss, tokens, pairs)
+            self._log(loss, tokens, pairs)
             if self.at.step % self.options.validate_every == 0 or self.at.step == self.options.steps:
                 self._save_and_validate(progress)
         progress.close()
@@ -155,15 +156,20 @@ class Trainer:
         return contextlib.nullcontext()
 
     def _log(self, loss: float, tokens: int, pairs: int) -> None:
+        """A line of history every few steps: the mean loss per token over them, their tokens and pairs."""
         if not math.isfinite(loss):
             raise UserError(f"The loss is {loss} at step {self.at.step}; lower --set learning_rate= or raise warmup=.")
+        self.unlogged += np.array([loss * tokens, tokens, pairs])
+        if self.at.step % self.options.log_every:
+            return
+        (total, tokens, pairs), self.unlogged = self.unlogged.tolist(), np.zeros(3)
         rate = self.optimizer.param_groups[0]["lr"]
         self.history.add(
-            kind="train", step=self.at.step, epoch=self.at.epoch, loss=loss, learning_rate=rate,
-            tokens=tokens, pairs=pairs, seconds=round(self.at.seconds, 3),
+            kind="train", step=self.at.step, epoch=self.at.epoch, loss=total / tokens, learning_rate=rate,
+            tokens=int(tokens), pairs=int(pairs), seconds=round(self.at.seconds, 3),
         )  # fmt: skip
 
-    def _save_and_validate(self, progress: Progress) -> None:
+    def _save_and_validate(self, progress: TrainingProgress) -> None:
         """Validate the average of the last checkpoints, keep it if it is the best yet, and save where training is."""
         if not self.world.is_first:
             self.world.barrier()
