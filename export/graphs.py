@@ -1,0 +1,266 @@
+"""The model as ONNX graphs in standard operators: encoder, decoder step, and the full pass with attention weights.
+
+Written node by node beside `model/transformer.py`, so that no traced length is frozen in.
+
+B batch   R rows   S source   T target   P past   D d_model   H heads   d = D / H   V target vocabulary
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+
+from export import signature
+from export.builder import GraphBuilder
+from export.signature import Sizes
+from model.config import ModelConfig
+
+Array = np.ndarray[Any, Any]
+LAYER_NORM_EPSILON = 1e-5
+
+
+def sizes_of(config: ModelConfig) -> Sizes:
+    return Sizes(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Sizes)})
+
+
+def build_graph(name: str, config: ModelConfig, weights: dict[str, Array]) -> onnx.ModelProto:
+    """One of `signature.GRAPHS`, from the options and the weights of a model (position tables included)."""
+    sizes, graph = sizes_of(config), GraphBuilder(name)
+    for value in signature.inputs(name, sizes):
+        graph.input(value.name, value.kind, value.shape(sizes))
+    parts = Parts(graph, config, weights)
+    results = {"encoder": encoder, "step": step, "full": full}[name](parts)
+    for value in signature.outputs(name, sizes):
+        graph.output(results[value.name], value.name, value.kind, value.shape(sizes))
+    return graph.build()
+
+
+def encoder(p: Parts) -> dict[str, str]:
+    memory, _ = p.encode()
+    results: dict[str, str] = {}
+    for layer in range(p.config.decoder_layers):
+        k, v = p.keys_values(memory, f"decoder.{layer}.cross_attention")
+        results |= {f"cross_key_{layer}": k, f"cross_value_{layer}": v}
+    return results
+
+
+def full(p: Parts) -> dict[str, str]:
+    memory, encoder_weights = p.encode()
+    g, x = p.g, p.embed("target", "target_embedding")
+    source_mask, causal = p.source_mask("source_length"), p.causal_mask()
+    decoder_weights, cross_weights = [], []
+    for layer in range(p.config.decoder_layers):
+        name = f"decoder.{layer}"
+        q, k, v = p.queries_keys_values(p.before(x, f"{name}.self_residual"), f"{name}.self_attention")
+        attended, weights = p.attend(q, k, v, causal, f"{name}.self_attention")
+        x = p.after(x, attended, f"{name}.self_residual")
+        decoder_weights.append(weights)
+        q = p.queries(p.before(x, f"{name}.cross_residual"), f"{name}.cross_attention")
+        k, v = p.keys_values(memory, f"{name}.cross_attention")
+        attended, weights = p.attend(q, k, v, source_mask, f"{name}.cross_attention")
+        x = p.after(x, attended, f"{name}.cross_residual")
+        cross_weights.append(weights)
+        x = p.feed_forward(x, name)
+    return {
+        "logprobs": p.logprobs(x),
+        "encoder_attention": _stack(g, encoder_weights),
+        "decoder_attention": _stack(g, decoder_weights),
+        "cross_attention": _stack(g, cross_weights),
+    }
+
+
+def step(p: Parts) -> dict[str, str]:
+    """The last token of each row, (R, 1, D) all the way, against its own cache and its request's memory."""
+    g = p.g
+    ids = g.op("Unsqueeze", "token", g.constant([1]))  # (R, 1)
+    x = p.embed_at(ids, g.op("Unsqueeze", "position", g.constant([1])), "target_embedding")
+    row_lengths = g.op("Gather", "source_length", "request", axis=0)  # (R,)
+    source_mask, past_mask = p.source_mask(row_lengths, "cross_key_0"), p.past_mask()
+    results: dict[str, str] = {}
+    for layer in range(p.config.decoder_layers):
+        name = f"decoder.{layer}"
+        q, k, v = p.queries_keys_values(p.before(x, f"{name}.self_residual"), f"{name}.self_attention")
+        keys = g.op("Concat", f"self_key_{layer}", k, axis=2)  # (R, H, P + 1, d): this token comes last
+        values = g.op("Concat", f"self_value_{layer}", v, axis=2)
+        attended, _ = p.attend(q, keys, values, past_mask, f"{name}.self_attention")
+        x = p.after(x, attended, f"{name}.self_residual")
+        q = p.queries(p.before(x, f"{name}.cross_residual"), f"{name}.cross_attention")
+        cross_k = g.op("Gather", f"cross_key_{layer}", "request", axis=0)  # (R, H, S, d)
+        cross_v = g.op("Gather", f"cross_value_{layer}", "request", axis=0)
+        attended, _ = p.attend(q, cross_k, cross_v, source_mask, f"{name}.cross_attention")
+        x = p.after(x, attended, f"{name}.cross_residual")
+        x = p.feed_forward(x, name)
+        results[f"new_key_{layer}"] = g.op("Squeeze", k, g.constant([2]))
+        results[f"new_value_{layer}"] = g.op("Squeeze", v, g.constant([2]))
+    results["logprobs"] = g.op("Squeeze", p.logprobs(x), g.constant([1]))
+    return results
+
+
+class Parts:
+    """The parts of the model, as nodes of one graph."""
+
+    def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array]) -> None:
+        self.g, self.config, self.weights = graph, config, weights
+        self.head = config.d_model // config.heads
+
+    def encode(self) -> tuple[str, list[str]]:
+        """(B, S) -> memory (B, S, D), and where every layer looked, (B, H, S, S)"""
+        x, mask, all_weights = self.embed("source", "source_embedding"), self.source_mask("source_length"), []
+        for layer in range(self.config.encoder_layers):
+            name = f"encoder.{layer}"
+            q, k, v = self.queries_keys_values(self.before(x, f"{name}.self_residual"), f"{name}.self_attention")
+            attended, weights = self.attend(q, k, v, mask, f"{name}.self_attention")
+            x = self.feed_forward(self.after(x, attended, f"{name}.self_residual"), name)
+            all_weights.append(weights)
+        return self.last_norm(x, "encoder_norm"), all_weights
+
+    def embed(self, ids: str, name: str) -> str:
+        """ids (B, T) at positions 0, 1, ... -> (B, T, D)"""
+        g = self.g
+        length = g.op("Shape", ids, start=1, end=2)
+        table = self._array(f"{name}.positions")
+        positions = g.op("Slice", table, g.constant([0]), length, g.constant([0]))  # (T, D)
+        return str(g.op("Add", self._tokens(ids, name), positions))
+
+    def embed_at(self, ids: str, positions: str, name: str) -> str:
+        """ids (R, 1) at positions (R, 1) -> (R, 1, D)"""
+        at = self.g.op("Gather", self._array(f"{name}.positions"), positions, axis=0)
+        return str(self.g.op("Add", self._tokens(ids, name), at))
+
+    def _tokens(self, ids: str, name: str) -> str:
+        found = self.g.op("Gather", self._array(self._tied(f"{name}.tokens.weight")), ids, axis=0)
+        return str(self.g.op("Mul", found, self._scalar(math.sqrt(self.config.d_model))))
+
+    def source_mask(self, lengths: str, sized_like: str = "source") -> str:
+        """True where a key is a source token: lengths (N,) -> (N, 1, 1, S)"""
+        axis = {"source": 1, "cross_key_0": 2}[sized_like]
+        size = self.g.op("Squeeze", self.g.op("Shape", sized_like, start=axis, end=axis + 1))
+        return self._before_lengths(size, lengths)
+
+    def past_mask(self) -> str:
+        """True for a row's cached tokens and for its new one, which comes last: -> (R, 1, 1, P + 1)"""
+        g = self.g
+        past = g.op("Squeeze", g.op("Shape", "self_key_0", start=2, end=3))
+        cached = self._before_lengths(past, "position")  # (R, 1, 1, P)
+        shape = g.op("Concat", g.op("Shape", "position"), g.constant([1, 1, 1]), axis=0)
+        new = g.op("Expand", self.g.weight("constant_true", np.array([True])), shape)
+        return str(g.op("Concat", cached, new, axis=3))
+
+    def causal_mask(self) -> str:
+        """True at and before each query: -> (T, T)"""
+        g = self.g
+        length = g.op("Squeeze", g.op("Shape", "target", start=1, end=2))
+        at = g.op("Range", g.constant(0), length, g.constant(1))
+        return str(g.op("LessOrEqual", at, g.op("Unsqueeze", at, g.constant([1]))))
+
+    def _before_lengths(self, size: str, lengths: str) -> str:
+        g = self.g
+        at = g.op("Range", g.constant(0), size, g.constant(1))  # (size,)
+        return str(g.op("Less", at, g.op("Unsqueeze", lengths, g.constant([1, 2, 3]))))
+
+    def queries_keys_values(self, x: str, name: str) -> tuple[str, str, str]:
+        """(B, T, D) -> three of (B, H, T, d)"""
+        q, k, v = self.g.op("Split", self.linear(x, f"{name}.project_in"), outputs=3, axis=-1, num_outputs=3)
+        return self._split(q), self._split(k), self._split(v)
+
+    def queries(self, x: str, name: str) -> str:
+        d_model = self.config.d_model
+        return self._split(self.linear(x, f"{name}.project_in", "queries", 0, d_model))
+
+    def keys_values(self, memory: str, name: str) -> tuple[str, str]:
+        d_model = self.config.d_model
+        both = self.linear(memory, f"{name}.project_in", "keys_values", d_model, 3 * d_model)
+        k, v = self.g.op("Split", both, outputs=2, axis=-1, num_outputs=2)
+        return self._split(k), self._split(v)
+
+    def attend(self, q: str, k: str, v: str, mask: str, name: str) -> tuple[str, str]:
+        """What each query gathers, (B, T, D), and where it looked, (B, H, T, S)"""
+        g = self.g
+        scores = g.op("Where", mask, self._scores(q, k, name), self._scalar(-math.inf))
+        weights = g.op("Softmax", scores, axis=-1)
+        gathered = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])  # (B, T, H, d)
+        joined = g.reshape(gathered, [0, 0, self.config.d_model])
+        return self.linear(joined, f"{name}.project_out"), weights
+
+    def _scores(self, q: str, k: str, name: str) -> str:
+        """(B, H, T, d), (B, H, S, d) -> (B, H, T, S)"""
+        g = self.g
+        if self.config.score == "additive":
+            together = g.op("Add", g.op("Unsqueeze", q, g.constant([3])), g.op("Unsqueeze", k, g.constant([2])))
+            v = self.weights[f"{name}.additive"][:, None, :, None]  # (H, 1, d, 1)
+            scores = g.op("MatMul", g.op("Tanh", together), g.weight(f"{name}.additive", v))
+            return str(g.op("Squeeze", scores, g.constant([4])))
+        products = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
+        if self.config.score == "gaussian":
+            squares = g.op("Add", self._square(q), g.op("Transpose", self._square(k), perm=[0, 1, 3, 2]))
+            products = g.op("Sub", products, g.op("Mul", squares, self._scalar(0.5)))
+        return str(g.op("Mul", products, self._scalar(1 / math.sqrt(self.head))))
+
+    def _square(self, x: str) -> str:
+        """|x|^2 of the last axis, which stays as one"""
+        return str(self.g.op("ReduceSumSquare", x, self.g.constant([-1]), keepdims=1))
+
+    def before(self, x: str, name: str) -> str:
+        return self.norm(x, f"{name}.norm") if self.config.norm == "pre" else x
+
+    def after(self, x: str, output: str, name: str) -> str:
+        total = str(self.g.op("Add", x, output))
+        return total if self.config.norm == "pre" else self.norm(total, f"{name}.norm")
+
+    def last_norm(self, x: str, name: str) -> str:
+        return self.norm(x, name) if self.config.norm == "pre" else x
+
+    def feed_forward(self, x: str, layer: str) -> str:
+        """The sub-layer with its residual."""
+        name = f"{layer}.feed_forward"
+        wide = self.linear(self.before(x, f"{layer}.feed_residual"), f"{name}.widen")
+        return self.after(x, self.linear(self._activate(wide), f"{name}.narrow"), f"{layer}.feed_residual")
+
+    def _activate(self, x: str) -> str:
+        if self.config.activation == "silu":
+            return str(self.g.op("Mul", x, self.g.op("Sigmoid", x)))
+        return str(self.g.op({"relu": "Relu", "gelu": "Gelu"}[self.config.activation], x))
+
+    def logprobs(self, x: str) -> str:
+        """(B, T, D) -> (B, T, V)"""
+        table = self._tied("output.weight")
+        weight = self.g.weight(f"{table} transposed", np.ascontiguousarray(self.weights[table].T))
+        return str(self.g.op("LogSoftmax", self.g.op("MatMul", self.last_norm(x, "decoder_norm"), weight), axis=-1))
+
+    def linear(self, x: str, name: str, part: str = "", start: int = 0, stop: int | None = None) -> str:
+        """x W^T + b, or some rows of W and b, which then have a name of their own."""
+        suffix = f" {part}" if part else ""
+        weight = np.ascontiguousarray(self.weights[f"{name}.weight"][start:stop].T)
+        y = str(self.g.op("MatMul", x, self.g.weight(f"{name}.weight{suffix}", weight)))
+        if not self.config.bias:
+            return y
+        return str(self.g.op("Add", y, self.g.weight(f"{name}.bias{suffix}", self.weights[f"{name}.bias"][start:stop])))
+
+    def norm(self, x: str, name: str) -> str:
+        scale = [self._array(f"{name}.weight")] + ([self._array(f"{name}.bias")] if self.config.bias else [])
+        return str(self.g.op("LayerNormalization", x, *scale, axis=-1, epsilon=LAYER_NORM_EPSILON))
+
+    def _split(self, x: str) -> str:
+        """(B, T, D) -> (B, H, T, d)"""
+        heads = self.g.reshape(x, [0, 0, self.config.heads, self.head])
+        return str(self.g.op("Transpose", heads, perm=[0, 2, 1, 3]))
+
+    def _tied(self, name: str) -> str:
+        """The name under which a matrix is stored: its own, or where it is tied, that of the one before it."""
+        chain = ("output.weight", "target_embedding.tokens.weight", "source_embedding.tokens.weight")
+        return next(other for other in chain[chain.index(name) :] if other in self.weights)
+
+    def _array(self, name: str) -> str:
+        return self.g.weight(name, self.weights[name])
+
+    def _scalar(self, value: float) -> str:
+        return self.g.constant(value, "float32")
+
+
+def _stack(g: GraphBuilder, layers: list[str]) -> str:
+    """L of (B, H, T, S) -> (B, L, H, T, S)"""
+    return str(g.op("Concat", *(g.op("Unsqueeze", layer, g.constant([1])) for layer in layers), axis=1))

@@ -1,0 +1,18 @@
+"""The arrays that graphs are built from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from model.checkpoint import weights_of
+from model.transformer import Transformer
+
+
+def arrays_of(model: Transformer) -> dict[str, np.ndarray[Any, Any]]:
+    """Every weight by its parameter's name, a tied one once, and the position tables, learned or not."""
+    arrays = {name: weight.cpu().numpy() for name, weight in weights_of(model).items()}
+    for side in ("source_embedding", "target_embedding"):
+        arrays[f"{side}.positions"] = getattr(model, side).positions.detach().cpu().numpy()
+    return arrays

@@ -1,0 +1,142 @@
+"""The ONNX graphs against the torch model, over the grid of the model's choices and over lengths."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+
+from export import signature
+from export.graphs import build_graph, sizes_of
+from export.weights import arrays_of
+from model.tokenizer import BOS, EOS, PAD
+from model.transformer import AttentionWeights, Transformer
+from tests.conftest import make_model
+
+GRID = list(
+    itertools.product(
+        ("dot", "additive", "gaussian"), ("sinusoidal", "learned"), ("post", "pre"), ("relu", "gelu", "silu")
+    )
+)
+SHAPES: list[dict[str, Any]] = [
+    {"bias": False}, {"bias": False, "norm": "pre"}, {"heads": 1}, {"heads": 8, "encoder_layers": 1},
+    {"decoder_layers": 3}, {"tie": "none"}, {"shared_vocab": True, "source_vocab": 11},
+]  # fmt: skip
+
+
+def session(model: Transformer, graph: str) -> ort.InferenceSession:
+    proto = build_graph(graph, model.config, arrays_of(model))
+    onnx.checker.check_model(proto, full_check=True)
+    return ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def sources(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    ids = np.full((len(lengths), max(lengths)), PAD)
+    for row, length in zip(ids, lengths, strict=True):
+        row[: length - 1], row[length - 1] = rng.integers(4, 11, length - 1), EOS
+    return ids, np.array(lengths)
+
+
+def targets(count: int, length: int) -> np.ndarray:
+    ids = np.random.default_rng(1).integers(4, 11, (count, length))
+    ids[:, 0] = BOS
+    return ids
+
+
+@torch.inference_mode()
+def expected(model: Transformer, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, AttentionWeights]:
+    weights = AttentionWeights()
+    logits = model(torch.from_numpy(source), torch.from_numpy(target), weights)
+    return logits.log_softmax(-1).numpy(), weights
+
+
+def check_full(model: Transformer, lengths: list[int], target_length: int, run: ort.InferenceSession) -> None:
+    source, source_length = sources(lengths)
+    target = targets(len(lengths), target_length)
+    found = run.run(None, {"source": source, "source_length": source_length, "target": target})
+    logprobs, weights = expected(model, source, target)
+    np.testing.assert_allclose(found[0], logprobs, atol=1e-4)
+    for row, length in enumerate(lengths):
+        wanted = torch.stack(weights.encoder, 1)[row, ..., :length, :].numpy()
+        np.testing.assert_allclose(found[1][row, ..., :length, :], wanted, atol=1e-5)
+    np.testing.assert_allclose(found[2], torch.stack(weights.decoder, 1).numpy(), atol=1e-5)
+    np.testing.assert_allclose(found[3], torch.stack(weights.cross, 1).numpy(), atol=1e-5)
+
+
+def decode(
+    model: Transformer,
+    encoder: ort.InferenceSession,
+    step: ort.InferenceSession,
+    lengths: list[int],
+    target: np.ndarray,
+    request: np.ndarray,
+) -> np.ndarray:
+    """Log-probabilities of every target position, token by token; rows start late, each by its own number of steps."""
+    source, source_length = sources(lengths)
+    sizes = sizes_of(model.config)
+    names = [value.name for value in signature.outputs("encoder", sizes)]
+    cross = dict(zip(names, encoder.run(None, {"source": source, "source_length": source_length}), strict=True))
+    rows, length = target.shape
+    delays = np.arange(rows) % 3
+    cache = {
+        value.name: np.full(
+            (rows, sizes.heads, length + 3, sizes.head), 1e30, np.float32
+        )  # what is not cached must not matter
+        for value in signature.inputs("step", sizes)
+        if value.name.startswith("self_")
+    }
+    found = np.zeros((rows, length, sizes.target_vocab), np.float32)
+    for clock in range(length + int(delays.max())):
+        position = clock - delays
+        live = np.flatnonzero((position >= 0) & (position < length))
+        at = position[live]
+        past = int(at.max()) + 2
+        feeds = {"token": target[live, at], "position": at, "request": request[live], "source_length": source_length}
+        feeds |= cross | {name: value[live, :, :past] for name, value in cache.items()}
+        outputs = dict(zip([o.name for o in step.get_outputs()], step.run(None, feeds), strict=True))
+        found[live, at] = outputs["logprobs"]
+        for layer, side in itertools.product(range(sizes.decoder_layers), ("key", "value")):
+            cache[f"self_{side}_{layer}"][live, :, at] = outputs[f"new_{side}_{layer}"]
+    return found
+
+
+@pytest.mark.parametrize(("score", "positions", "norm", "activation"), GRID)
+def test_every_choice_exports(score: str, positions: str, norm: str, activation: str) -> None:
+    check_choice(score=score, positions=positions, norm=norm, activation=activation)
+
+
+@pytest.mark.parametrize("changes", SHAPES, ids=str)
+def test_every_shape_exports(changes: dict[str, Any]) -> None:
+    check_choice(**changes)
+
+
+def check_choice(**changes: Any) -> None:
+    model = make_model(**changes)
+    check_full(model, [4, 7, 1], 5, session(model, "full"))
+    request = np.array([0, 1, 1, 2, 2])
+    target = targets(5, 6)
+    found = decode(model, session(model, "encoder"), session(model, "step"), [4, 7, 1], target, request)
+    logprobs, _ = expected(model, sources([4, 7, 1])[0][request], target)
+    np.testing.assert_allclose(found, logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize(("lengths", "target_length"), [([1], 1), ([64], 64), ([1, 64, 33], 1), ([3] * 17, 31)])
+def test_no_length_is_frozen(lengths: list[int], target_length: int) -> None:
+    model = make_model()
+    check_full(model, lengths, target_length, session(model, "full"))
+
+
+@pytest.mark.parametrize("graph", signature.GRAPHS)
+def test_a_graph_has_the_inputs_outputs_and_axes_of_the_table(graph: str) -> None:
+    model = make_model(decoder_layers=3)
+    sizes, run = sizes_of(model.config), session(model, graph)
+    for wanted, found in ((signature.inputs, run.get_inputs()), (signature.outputs, run.get_outputs())):
+        values = wanted(graph, sizes)
+        assert [value.name for value in found] == [value.name for value in values]
+        assert [tuple(value.shape) for value in found] == [value.shape(sizes) for value in values]
