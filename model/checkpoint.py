@@ -152,10 +152,8 @@ def save_training(
     write_directory(checkpoint_path(run, step), fill)
 
 
-def load_training(checkpoint: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    load_weights(model, checkpoint / MODEL)
+def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
     _unflatten(optimizer, load_file(checkpoint / OPTIMIZER))
-    return read_state(checkpoint)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

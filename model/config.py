@@ -19,7 +19,7 @@ CHOICES = {
     "norm": ("post", "pre"),
     "activation": ("relu", "gelu", "silu"),
     "tie": ("auto", "three", "two", "none"),
-    "optimizer": ("adam", "sgd", "momentum", "adagrad", "rmsprop"),
+    "optimizer": ("adam", "sgd", "momentum", "adagrad", "rmsprop", "muon"),
     "schedule": ("paper", "cosine", "trapezoid"),
     "select": ("loss", "error"),
     "precision": ("auto", "fp32", "bf16"),
@@ -86,8 +86,8 @@ class TrainConfig:
     learning_rate: float = 1.0  # the schedule's factor: its peak for cosine and trapezoid
     warmup: int = 4000  # updates
     decay: float = 0.3  # trapezoid: the share of the updates over which the rate falls to 0
-    momentum: float = 0.9  # optimizer=momentum
-    beta1: float = 0.9  # optimizer=adam
+    momentum: float = 0.9  # optimizer=momentum, muon
+    beta1: float = 0.9  # optimizer=adam, and where muon uses it
     beta2: float = 0.98  # optimizer=adam
     epsilon: float = 1e-9  # optimizer=adam, adagrad, rmsprop
     alpha: float = 0.99  # optimizer=rmsprop: decay of the squared gradient

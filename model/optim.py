@@ -8,11 +8,14 @@ import torch
 from torch import nn
 
 from model.config import TrainConfig
+from model.muon import Muon
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """One of the five, in torch's fused implementation where it has one; the schedule sets the rate of each step."""
+    """The one that is named, fused where torch has it so; the schedule sets the rate of each step."""
     c, decay = config, config.weight_decay
+    if c.optimizer == "muon":
+        return _make_muon(model, c)
     parameters = list(model.parameters())
     if c.optimizer == "adam":
         return torch.optim.AdamW(
@@ -25,6 +28,18 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     if c.optimizer == "adagrad":
         return torch.optim.Adagrad(parameters, lr=0.0, eps=c.epsilon, weight_decay=decay)
     return torch.optim.RMSprop(parameters, lr=0.0, alpha=c.alpha, eps=c.epsilon, weight_decay=decay)
+
+
+def _make_muon(model: nn.Module, config: TrainConfig) -> Muon:
+    """Muon for the matrices of the layers, W_Q, W_K and W_V each on its own; Adam for the rest."""
+    matrices, others = [], []
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2 and name.startswith(("encoder.", "decoder.")) and not name.endswith("additive"):
+            matrices.append((parameter, 3 if name.endswith("project_in.weight") else 1))
+        else:
+            others.append(parameter)
+    betas = (config.beta1, config.beta2)
+    return Muon(matrices, others, config.momentum, betas, config.epsilon, config.weight_decay)
 
 
 def paper_rate(step: int, d_model: int, warmup: int) -> float:

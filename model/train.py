@@ -51,6 +51,7 @@ class Position:
 
     step: int = 0
     epoch: int = 0
+    optimizer: str = ""  # whose state the checkpoint holds
     batch: int = 0  # batches taken from this epoch
     best_step: int = 0
     best_value: float = math.inf
@@ -103,8 +104,11 @@ class Trainer:
     def _resume(self) -> None:
         saved = checkpoint.checkpoints(self.plan.out)
         if saved:
-            state = checkpoint.load_training(saved[-1], self.model, self.optimizer)
-            self.at = Position(**state)
+            self.at = Position(**checkpoint.read_state(saved[-1]))
+            checkpoint.load_weights(self.model, saved[-1] / checkpoint.MODEL)
+            if self.at.optimizer == self.options.optimizer:  # another one begins afresh
+                checkpoint.load_optimizer(saved[-1], self.optimizer)
+        self.at.optimizer = self.options.optimizer
         self.history.cut_after(self.at.step)
 
     def _stopped_early(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.config import TrainConfig
+from model.config import CHOICES, TrainConfig
 from model.errors import UserError
 from model.optim import make_optimizer
 from model.transformer import Transformer
@@ -24,7 +24,7 @@ def after_steps(model: Transformer, optimizer: torch.optim.Optimizer, steps: int
     return checkpoint.weights_of(model)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "momentum", "adagrad", "rmsprop"])
+@pytest.mark.parametrize("name", CHOICES["optimizer"])
 def test_a_saved_training_state_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     model = make_model()
     optimizer = make_optimizer(model, TrainConfig(optimizer=name))
@@ -34,7 +34,10 @@ def test_a_saved_training_state_goes_on_bit_for_bit(name: str, tmp_path: Path) -
 
     restored = make_model(seed=9)
     fresh = make_optimizer(restored, TrainConfig(optimizer=name))
-    assert checkpoint.load_training(tmp_path / "step-00000003", restored, fresh) == {"step": 3}
+    saved = tmp_path / "step-00000003"
+    assert checkpoint.read_state(saved) == {"step": 3}
+    checkpoint.load_weights(restored, saved / checkpoint.MODEL)
+    checkpoint.load_optimizer(saved, fresh)
     found = after_steps(restored, fresh, 3)
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn, tensor
 from torch.testing import assert_close
 
+from model import checkpoint
 from model.config import TrainConfig
+from model.muon import orthogonalise
 from model.optim import cosine_rate, learning_rate, make_optimizer, paper_rate, trapezoid_rate
+from tests.conftest import make_model
 
 RATE = 0.1
 
@@ -77,6 +80,51 @@ def test_an_optimizer_follows_its_update_rule(rule: Callable[..., Tensor]) -> No
         expected = rule(expected, layer.weight.grad, state, t)
         optimizer.step()
     assert_close(layer.weight.detach(), expected)
+
+
+def test_muon_makes_singular_values_alike_and_keeps_directions() -> None:
+    torch.manual_seed(0)
+    for shape in ((8, 8), (12, 5), (5, 12)):
+        matrix = torch.randn(3, *shape)
+        u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+        result = orthogonalise(matrix)
+        values = torch.linalg.svdvals(result)
+        assert values.min() > 0.4
+        assert values.max() < 1.4
+        diagonal = u.mT @ result @ v.mT
+        off = diagonal - torch.diag_embed(diagonal.diagonal(dim1=-2, dim2=-1))
+        assert off.abs().max() < 1e-4
+
+
+def test_muon_takes_the_matrices_of_the_layers_and_adam_the_rest() -> None:
+    model = make_model(score="additive")
+    muon, rest = make_optimizer(model, TrainConfig(optimizer="muon")).param_groups
+    by_muon = {id(p) for p in muon["params"]}
+    names = [name for name, p in model.named_parameters() if id(p) in by_muon]
+    assert len(names) == 2 * (2 + 2) + 2 * (4 + 2)
+    ends = ("project_in.weight", "project_out.weight", "widen.weight", "narrow.weight")
+    assert all(name.endswith(ends) for name in names)
+    assert len(muon["params"]) + len(rest["params"]) == len(list(model.parameters()))
+
+
+def test_muons_adam_is_adam_and_its_matrices_move_by_about_as_much() -> None:
+    moved = {}
+    for name in ("adam", "muon"):
+        model = make_model()
+        before = checkpoint.weights_of(make_model())
+        optimizer = make_optimizer(model, TrainConfig(optimizer=name))
+        for group in optimizer.param_groups:
+            group["lr"] = RATE
+        for step in range(3):
+            torch.manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+        moved[name] = {key: weight - before[key] for key, weight in checkpoint.weights_of(model).items()}
+    embedding, matrix = "source_embedding.tokens.weight", "encoder.0.feed_forward.widen.weight"
+    assert_close(moved["muon"][embedding], moved["adam"][embedding])
+    sizes = [moved[name][matrix].square().mean().sqrt().item() for name in ("muon", "adam")]
+    assert 0.2 < sizes[0] / sizes[1] < 1.5
 
 
 def test_the_papers_schedule() -> None:

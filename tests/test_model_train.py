@@ -162,9 +162,9 @@ def test_bf16_trains(tsv: Path, tmp_path: Path) -> None:
     assert all(w.dtype == torch.float32 and w.isfinite().all() for w in last_weights(tmp_path / "run").values())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "rmsprop", "muon"])
 def test_every_optimizer_lowers_the_loss(optimizer: str, tsv: Path, tmp_path: Path) -> None:
-    rate = {"sgd": 0.3, "momentum": 0.05, "adagrad": 0.02, "rmsprop": 0.001}[optimizer]
+    rate = {"sgd": 0.3, "momentum": 0.05, "adagrad": 0.02, "rmsprop": 0.001, "muon": 0.01}[optimizer]
     run(tsv, tmp_path / "run", optimizer=optimizer, learning_rate=rate, steps=40, validate_every=40, dropout=0.0)
     losses = [e["loss"] for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "train"]
     assert losses[-1] < 0.8 * losses[0]
@@ -195,6 +195,11 @@ def test_a_resumed_run_may_be_made_longer(tsv: Path, tmp_path: Path) -> None:
     run(tsv, tmp_path / "run")
     assert run(tsv, tmp_path / "run", resume=True, steps=16).step == 16
     assert json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["train"]["steps"] == 16
+
+
+def test_a_resumed_run_may_change_its_optimizer(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run")
+    assert run(tsv, tmp_path / "run", resume=True, steps=16, optimizer="muon").step == 16
 
 
 def test_bad_data_is_refused_before_anything_is_written(

@@ -1,0 +1,235 @@
+"""The bundle: the one thing that passes from export to service. Standard library only.
+
+    manifest.json               what the model is, its variants, a digest of every file, the certificate
+    tokenizers/source.json      and target.json
+    VARIANT/encoder.onnx        and step.onnx, full.onnx, as export/signature.py describes them
+    VARIANT/weights.bin         what they share
+
+`read_bundle` believes nothing: every file is there, is listed and has its digest; no path leaves the directory; every
+graph is an ONNX file whose weights are in the bundle; every field of the manifest has its type.
+
+    BundleError          a sentence that names the file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from export import onnx_file
+from export.signature import GRAPHS, Sizes
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LARGEST_MANIFEST = 64 * 2**20  # bytes
+
+
+class BundleError(Exception):
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One precision of the model: its graphs and how far its log-probabilities may be from torch's."""
+
+    name: str
+    graphs: dict[str, Path]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Bundle:
+    directory: Path
+    name: str
+    sizes: Sizes
+    special_ids: dict[str, int]
+    limits: dict[str, int]
+    tokenizers: dict[str, Path]
+    variants: dict[str, Variant]
+    certificate: dict[str, Any]
+    produced_by: dict[str, str]
+
+
+# Field: its type, or the fields inside it; `dict[str, X]` is a table of any names.
+MANIFEST_FIELDS: dict[str, Any] = {
+    "format": int,
+    "name": str,
+    "sizes": dict.fromkeys(Sizes.__dataclass_fields__, int),
+    "special_ids": dict.fromkeys(("pad", "unk", "bos", "eos"), int),
+    "limits": dict.fromkeys(("max_source_length", "max_target_length"), int),
+    "tokenizers": {"source": str, "target": str},
+    "variants": (dict, {"graphs": dict.fromkeys(GRAPHS, str), "tolerance": float}),
+    "files": (dict, str),
+    "certificate": dict,
+    "produced_by": (dict, str),
+}
+
+
+def read_bundle(directory: Path) -> Bundle:
+    """The bundle in a directory, or a BundleError that says what is wrong with it."""
+    manifest = read_manifest(directory)
+    _check_files(directory, manifest["files"])
+    used = [*manifest["tokenizers"].values()]
+    for variant in manifest["variants"].values():
+        used += variant["graphs"].values()
+    for name in used:
+        if name not in manifest["files"]:
+            raise BundleError(f"{directory / MANIFEST} uses {name}, which is not among its files.")
+    variants = {}
+    for name, variant in manifest["variants"].items():
+        graphs = {graph: directory / path for graph, path in variant["graphs"].items()}
+        for path in graphs.values():
+            _check_graph(path, directory, manifest["files"])
+        variants[name] = Variant(name, graphs, variant["tolerance"])
+    return Bundle(
+        directory=directory,
+        name=manifest["name"],
+        sizes=Sizes(**manifest["sizes"]),
+        special_ids=manifest["special_ids"],
+        limits=manifest["limits"],
+        tokenizers={side: directory / path for side, path in manifest["tokenizers"].items()},
+        variants=variants,
+        certificate=manifest["certificate"],
+        produced_by=manifest["produced_by"],
+    )
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest with every field of its type; the files it names are not looked at."""
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        raise BundleError(f"{directory} is not a directory; a bundle is what `attendant export --out` writes.")
+    try:
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise BundleError(f"{path} is larger than {LARGEST_MANIFEST // 2**20} MiB; it is not a bundle's manifest.")
+        manifest = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise BundleError(f"{path} is missing; a bundle is what `attendant export --out` writes.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
+        raise BundleError(f"{path} has no whole number as its format; it is not a bundle's manifest.")
+    if manifest["format"] != FORMAT:
+        hint = "update attendant" if manifest["format"] > FORMAT else "export the model again"
+        raise BundleError(f"{path} has format {manifest['format']}, and this version reads {FORMAT}; {hint}.")
+    _check_fields(manifest, MANIFEST_FIELDS, "", path)
+    if not manifest["variants"]:
+        raise BundleError(f"{path} lists no variant.")
+    return manifest
+
+
+def write_bundle(directory: Path, fill: Callable[[Path], dict[str, Any]], force: bool = False) -> None:
+    """Fill a directory beside, list its files, and give it its name only when it reads as a bundle.
+
+    `fill` writes every file but the manifest and returns the manifest without `format` and `files`.
+    """
+    if directory.exists() and not force:
+        raise BundleError(f"{directory} is there already; --force replaces it.")
+    beside, old = directory.with_name(f".{directory.name}.partial"), directory.with_name(f".{directory.name}.old")
+    for leftover in (beside, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        content = fill(beside)
+        manifest = {"format": FORMAT, **content, "files": {name: digest(beside / name) for name in _files_in(beside)}}
+        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        (beside / MANIFEST).write_text(text, encoding="utf-8")
+        read_bundle(beside)
+        if directory.exists():
+            directory.rename(old)
+        beside.rename(directory)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_files(directory: Path, listed: dict[str, str]) -> None:
+    """Every listed file is there, inside, and has its digest; nothing else is there."""
+    for name in listed:
+        _check_path(name, directory)
+    present = set(_files_in(directory)) - {MANIFEST}
+    for name in sorted(present - set(listed)):
+        raise BundleError(f"{directory / name} is not listed in {MANIFEST}; take it out of the bundle.")
+    for name, expected in sorted(listed.items()):
+        path = directory / name
+        if name not in present:
+            raise BundleError(f"{path} is missing; {MANIFEST} lists it.")
+        try:
+            found = digest(path)
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read: {error.strerror}.") from None
+        if found != expected:
+            raise BundleError(f"{path} has not the digest that {MANIFEST} lists; the file was changed or cut short.")
+
+
+def _check_path(name: str, directory: Path) -> None:
+    parts = PurePosixPath(name).parts
+    outside = not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name
+    if outside or str(PurePosixPath(name)) != name:
+        raise BundleError(f"{directory / MANIFEST} lists {name!r}, which is no plain path inside the bundle.")
+
+
+def _files_in(directory: Path) -> list[str]:
+    """Paths of all files, relative; a link is refused, since it may lead outside."""
+    found = []
+    for folder, folders, names in os.walk(directory):
+        for name in [*folders, *names]:
+            path = Path(folder) / name
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise BundleError(f"{path} is a link or a special file; a bundle holds plain files only.")
+        found += [(Path(folder) / name).relative_to(directory).as_posix() for name in names]
+    return sorted(found)
+
+
+def _check_graph(path: Path, directory: Path, listed: dict[str, str]) -> None:
+    """The file is an ONNX model, and the weights that it keeps elsewhere are files of the bundle."""
+    try:
+        locations = onnx_file.external_locations(path.read_bytes())
+    except onnx_file.NotOnnxError as error:
+        raise BundleError(f"{path} is not a whole ONNX model: {error}.") from None
+    for location in locations:
+        name = (path.parent.relative_to(directory) / location).as_posix()
+        if ".." in PurePosixPath(location).parts or location.startswith("/") or name not in listed:
+            raise BundleError(f"{path} refers to {location!r} for its weights, which is not a file of the bundle.")
+
+
+def _check_fields(value: Any, fields: Any, where: str, path: Path) -> None:
+    """The value has the type that MANIFEST_FIELDS asks for, all the way down."""
+    at = where or "the manifest"
+    if isinstance(fields, dict):
+        _check_type(value, dict, at, path)
+        for name in fields:
+            if name not in value:
+                raise BundleError(f"{path}: {at} lacks the field {name!r}.")
+        for name, inner in value.items():
+            if name not in fields:
+                raise BundleError(f"{path}: {at} has a field {name!r}, which format {FORMAT} does not know.")
+            _check_fields(inner, fields[name], f"{where}.{name}".lstrip("."), path)
+    elif isinstance(fields, tuple):  # a table: every value is of one kind
+        _check_type(value, dict, at, path)
+        for name, inner in value.items():
+            _check_fields(inner, fields[1], f"{where}.{name}".lstrip("."), path)
+    else:
+        _check_type(value, fields, at, path)
+
+
+def _check_type(value: Any, kind: type, where: str, path: Path) -> None:
+    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+    if not fits or isinstance(value, bool):
+        names = {int: "a whole number", float: "a number", str: "a text", dict: "a table"}
+        raise BundleError(f"{path}: {where} is {value!r:.60}, not {names[kind]}.")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,89 @@
+"""Reads as much of an ONNX file as tells whether it is one and where it keeps its weights. Standard library only.
+
+An ONNX file is a protobuf message. A message is a sequence of fields, each a key (number and wire type) and a value;
+the numbers below are those of onnx.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSETS, MODEL_FUNCTIONS = 1, 7, 8, 25
+# message: {field number: the message that it holds}, for every way that leads to a tensor
+INSIDE: dict[str, dict[int, str]] = {
+    "model": {MODEL_GRAPH: "graph", MODEL_FUNCTIONS: "function"},
+    "function": {7: "node"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+    "entry": {},
+}
+ENTRY_KEY, ENTRY_VALUE = 1, 2
+DEEPEST = 64
+
+
+class NotOnnxError(Exception):
+    pass
+
+
+def external_locations(data: bytes) -> set[str]:
+    """The files that an ONNX model's tensors refer to."""
+    view = memoryview(data)
+    numbers = {number for number, _ in _fields(view)}
+    if not {MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSETS} <= numbers:
+        raise NotOnnxError("it lacks a version, a graph or an operator set")
+    found: set[str] = set()
+    _collect(view, "model", found, 0)
+    return found
+
+
+def _collect(message: memoryview, kind: str, found: set[str], depth: int) -> None:
+    if depth > DEEPEST:
+        raise NotOnnxError("its graphs are nested too deeply")
+    if kind == "entry":
+        entry = {number: bytes(value) for number, value in _fields(message) if isinstance(value, memoryview)}
+        if entry.get(ENTRY_KEY) == b"location":
+            found.add(entry.get(ENTRY_VALUE, b"").decode("utf-8", "backslashreplace"))
+        return
+    for number, value in _fields(message):
+        inner = INSIDE[kind].get(number)
+        if inner is not None:
+            if not isinstance(value, memoryview):
+                raise NotOnnxError(f"field {number} of a {kind} is a number")
+            _collect(value, inner, found, depth + 1)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        number, wire = key >> 3, key & 7
+        if wire == VARINT:
+            value, at = _varint(message, at)
+            yield number, value
+            continue
+        if wire == BYTES:
+            size, at = _varint(message, at)
+        elif wire in (FIXED64, FIXED32):
+            size = 8 if wire == FIXED64 else 4
+        else:
+            raise NotOnnxError(f"it has a field of the unknown wire type {wire}")
+        if at + size > len(message):
+            raise NotOnnxError("it ends in the middle of a field")
+        yield number, message[at : at + size]
+        at += size
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(message) or shift > 63:
+            raise NotOnnxError("it ends in the middle of a number")
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
