@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import onnx
 
 from export import signature
-from export.builder import GraphBuilder
+from export.builder import Array, GraphBuilder, WeightStore
 from export.signature import Sizes
 from model.config import ModelConfig
 
-Array = np.ndarray[Any, Any]
 LAYER_NORM_EPSILON = 1e-5
 
 
@@ -27,7 +25,9 @@ def sizes_of(config: ModelConfig) -> Sizes:
     return Sizes(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Sizes)})
 
 
-def build_graph(name: str, config: ModelConfig, weights: dict[str, Array]) -> onnx.ModelProto:
+def build_graph(
+    name: str, config: ModelConfig, weights: dict[str, Array], store: WeightStore | None = None, location: str = ""
+) -> onnx.ModelProto:
     """One of `signature.GRAPHS`, from the options and the weights of a model (position tables included)."""
     sizes, graph = sizes_of(config), GraphBuilder(name)
     for value in signature.inputs(name, sizes):
@@ -36,7 +36,7 @@ def build_graph(name: str, config: ModelConfig, weights: dict[str, Array]) -> on
     results = {"encoder": encoder, "step": step, "full": full}[name](parts)
     for value in signature.outputs(name, sizes):
         graph.output(results[value.name], value.name, value.kind, value.shape(sizes))
-    return graph.build()
+    return graph.build(store, location)
 
 
 def encoder(p: Parts) -> dict[str, str]:
@@ -227,9 +227,12 @@ class Parts:
 
     def logprobs(self, x: str) -> str:
         """(B, T, D) -> (B, T, V)"""
-        table = self._tied("output.weight")
-        weight = self.g.weight(f"{table} transposed", np.ascontiguousarray(self.weights[table].T))
-        return str(self.g.op("LogSoftmax", self.g.op("MatMul", self.last_norm(x, "decoder_norm"), weight), axis=-1))
+        g, table = self.g, self._array(self._tied("output.weight"))
+        flat = g.reshape(self.last_norm(x, "decoder_norm"), [-1, self.config.d_model])
+        logits = g.op("Gemm", flat, table, transB=1)  # the table as it is, so that an embedding can share it
+        leading = g.op("Shape", x, start=0, end=2)
+        shape = g.op("Concat", leading, g.constant([self.config.target_vocab]), axis=0)
+        return str(g.op("LogSoftmax", g.op("Reshape", logits, shape), axis=-1))
 
     def linear(self, x: str, name: str, part: str = "", start: int = 0, stop: int | None = None) -> str:
         """x W^T + b, or some rows of W and b, which then have a name of their own."""

@@ -3,6 +3,7 @@
     RUN/config.json                  model and training options, what was trained on, versions
     RUN/source.tokenizer.json        and target.tokenizer.json
     RUN/history.jsonl                a line per logged step and per validation
+    RUN/samples.tsv                  some pairs of the validation file, for export
     RUN/step-00001000/               a checkpoint: model.safetensors, optimizer.safetensors, state.json
     RUN/best-00001000/               the best so far: model.safetensors (averaged), state.json
 
@@ -36,6 +37,7 @@ CONFIG, STATE = "config.json", "state.json"
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "source.tokenizer.json", "target.tokenizer.json"
 HISTORY = "history.jsonl"
+SAMPLES = "samples.tsv"
 
 
 @dataclass
@@ -68,7 +70,7 @@ def release(run: Path, out: Path) -> None:
 
     def fill(directory: Path) -> None:
         save_weights(half, directory / MODEL)
-        for name in (CONFIG, SOURCE_TOKENIZER, TARGET_TOKENIZER, HISTORY):
+        for name in (CONFIG, SOURCE_TOKENIZER, TARGET_TOKENIZER, HISTORY, SAMPLES):
             shutil.copyfile(run / name, directory / name)
 
     write_directory(out, fill)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from model.config import ModelConfig, TrainConfig
 from model.data import EncodedCorpus, read_pairs
 from model.errors import UserError
 from model.tokenizer import Tokenizer
+
+SAMPLES = 2000  # pairs of the validation file that stay with the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +42,7 @@ def prepare(plan: Plan) -> None:
     if written.exists():
         _check_same_run(plan)
         return
-    for _ in read_pairs(plan.valid):
-        pass
+    held_out = sum(1 for _ in read_pairs(plan.valid))
     source, target = learn_tokenizers(plan)
     model = dataclasses.replace(
         plan.model, source_vocab=source.size, target_vocab=target.size, shared_vocab=plan.shared_tokenizer is not None
@@ -48,6 +50,7 @@ def prepare(plan: Plan) -> None:
     plan.out.mkdir(parents=True, exist_ok=True)
     source.save(plan.out / checkpoint.SOURCE_TOKENIZER)
     target.save(plan.out / checkpoint.TARGET_TOKENIZER)
+    write_samples(plan.valid, held_out, plan.out / checkpoint.SAMPLES)
     pairs: dict[str, dict[str, Any]] = {}
 
     def encode(directory: Path) -> None:
@@ -67,6 +70,13 @@ def prepare(plan: Plan) -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     checkpoint.write_json(described, written)
+
+
+def write_samples(valid: Path, count: int, path: Path) -> None:
+    """Evenly spaced pairs of the validation file, which export calibrates and verifies with."""
+    stride = max(1, count // SAMPLES)
+    kept = itertools.islice(itertools.islice(read_pairs(valid), 0, None, stride), SAMPLES)
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in kept), encoding="utf-8")
 
 
 def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:

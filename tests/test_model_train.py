@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model import checkpoint, config
+from model import checkpoint, config, prepare
 from model.errors import DataError, UserError
 from model.history import read_history
 from model.prepare import Plan
@@ -200,6 +200,13 @@ def test_a_resumed_run_may_be_made_longer(tsv: Path, tmp_path: Path) -> None:
 def test_a_resumed_run_may_change_its_optimizer(tsv: Path, tmp_path: Path) -> None:
     run(tsv, tmp_path / "run")
     assert run(tsv, tmp_path / "run", resume=True, steps=16, optimizer="muon").step == 16
+
+
+def test_a_run_keeps_evenly_spaced_samples_of_its_validation_file(tsv: Path, tmp_path: Path) -> None:
+    prepare.write_samples(tsv, 200, tmp_path / "all.tsv")
+    assert (tmp_path / "all.tsv").read_text(encoding="utf-8") == tsv.read_text(encoding="utf-8")
+    prepare.write_samples(tsv, prepare.SAMPLES * 50, tmp_path / "few.tsv")  # as if it were that long
+    assert (tmp_path / "few.tsv").read_text(encoding="utf-8").splitlines() == LINES[::50]
 
 
 def test_bad_data_is_refused_before_anything_is_written(

@@ -1,0 +1,86 @@
+"""Runs a variant's graphs on onnxruntime, simply: for verification and calibration, not for speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from export import signature
+from export.signature import Sizes
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+
+
+class Runner:
+    """The graphs of one variant."""
+
+    def __init__(self, graphs: dict[str, Path], sizes: Sizes) -> None:
+        self.sizes = sizes
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        self.sessions = {
+            name: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            for name, path in graphs.items()
+        }
+
+    def run(self, graph: str, feeds: Feeds) -> Feeds:
+        session = self.sessions[graph]
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    def full(self, source: Array, source_length: Array, target: Array) -> Feeds:
+        return self.run("full", {"source": source, "source_length": source_length, "target": target})
+
+    def stepwise(self, source: Array, source_length: Array, target: Array) -> Array:
+        """The log-probabilities of the full pass, (B, T, V), computed token by token with the cache."""
+        decoder = Decoder(self, source, source_length, rows=len(target), length=target.shape[1])
+        request = np.arange(len(target))
+        steps = [decoder.step(target[:, i], np.full(len(target), i), request) for i in range(target.shape[1])]
+        return np.stack(steps, axis=1)
+
+
+class Decoder:
+    """A batch being decoded: the encoder's memory, and a cache with a slot for every row and position."""
+
+    def __init__(self, runner: Runner, source: Array, source_length: Array, rows: int, length: int) -> None:
+        self.runner, sizes = runner, runner.sizes
+        self.memory = runner.run("encoder", {"source": source, "source_length": source_length})
+        self.memory["source_length"] = source_length
+        self.cache = {
+            value.name: np.zeros((rows, sizes.heads, length, sizes.head), np.float32)
+            for value in signature.inputs("step", sizes)
+            if value.name.startswith("self_")
+        }
+
+    def step(self, token: Array, position: Array, request: Array) -> Array:
+        """The log-probabilities after each row's token, (R, V); the cache takes the token in."""
+        past = int(position.max())
+        feeds = {"token": token, "position": position, "request": request, **self.memory}
+        feeds |= {name: value[:, :, :past] for name, value in self.cache.items()}
+        outputs = self.runner.run("step", feeds)
+        rows = np.arange(len(token))
+        for name in self.cache:
+            self.cache[name][rows, :, position] = outputs[name.replace("self_", "new_")]
+        return outputs["logprobs"]
+
+    def reorder(self, rows: Array) -> None:
+        self.cache = {name: value[rows] for name, value in self.cache.items()}
+
+
+def padded(rows: list[list[int]], pad: int) -> tuple[Array, Array]:
+    """Id lists as one right-padded array, and their lengths."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), int(lengths.max())), pad)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+    return ids, lengths
+
+
+def chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

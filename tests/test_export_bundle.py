@@ -1,0 +1,191 @@
+"""A bundle is believed only if everything about it holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export import bundle, onnx_file
+from export.builder import WeightStore
+from export.bundle import BundleError, read_bundle, write_bundle
+from export.graphs import build_graph, sizes_of
+from export.signature import GRAPHS
+from export.weights import arrays_of
+from tests.conftest import make_model
+
+
+def fill(directory: Path) -> dict[str, Any]:
+    """A whole bundle of a small model, but for a true certificate."""
+    model, store = make_model(), WeightStore()
+    (directory / "fp32").mkdir()
+    (directory / "tokenizers").mkdir()
+    for side in ("source", "target"):
+        (directory / "tokenizers" / f"{side}.json").write_text("{}", encoding="utf-8")
+    for graph in GRAPHS:
+        proto = build_graph(graph, model.config, arrays_of(model), store, "weights.bin")
+        (directory / "fp32" / f"{graph}.onnx").write_bytes(proto.SerializeToString())
+    store.write(directory / "fp32" / "weights.bin")
+    sizes = sizes_of(model.config)
+    return {
+        "name": "small",
+        "sizes": {name: getattr(sizes, name) for name in sizes.__dataclass_fields__},
+        "special_ids": {"pad": 0, "unk": 1, "bos": 2, "eos": 3},
+        "limits": {"max_source_length": 63, "max_target_length": 64},
+        "tokenizers": {"source": "tokenizers/source.json", "target": "tokenizers/target.json"},
+        "variants": {"fp32": {"graphs": {g: f"fp32/{g}.onnx" for g in GRAPHS}, "tolerance": 1e-4}},
+        "certificate": {},
+        "produced_by": {"attendant": "test"},
+    }
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bundles") / "good"
+    write_bundle(directory, fill)
+    return directory
+
+
+@pytest.fixture
+def copy(good: Path, tmp_path: Path) -> Path:
+    shutil.copytree(good, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def edit(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    change(manifest)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def test_a_good_bundle_reads(good: Path) -> None:
+    found = read_bundle(good)
+    assert found.sizes == sizes_of(make_model().config)
+    assert found.variants["fp32"].graphs["step"] == good / "fp32" / "step.onnx"
+
+
+def test_graphs_share_their_weights(good: Path) -> None:
+    weights = (good / "fp32" / "weights.bin").stat().st_size
+    parameters = sum(array.nbytes for array in arrays_of(make_model()).values())
+    assert weights <= 1.2 * parameters
+    for graph in GRAPHS:
+        data = (good / "fp32" / f"{graph}.onnx").read_bytes()
+        assert onnx_file.external_locations(data) == {"weights.bin"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda d: (d / "fp32/weights.bin").write_bytes(b"x"), r"weights\.bin has not the digest"),
+        (lambda d: (d / "fp32/step.onnx").unlink(), r"step\.onnx is missing"),
+        (lambda d: (d / "extra").write_text("x", encoding="utf-8"), r"extra is not listed"),
+        (lambda d: (d / "link").symlink_to("/etc/passwd"), r"link is a link"),
+        (lambda d: (d / "manifest.json").unlink(), r"manifest\.json is missing"),
+        (lambda d: (d / "manifest.json").write_text("{", encoding="utf-8"), r"manifest\.json cannot be read as JSON"),
+        (lambda d: (d / "manifest.json").write_bytes(b"\xff"), r"manifest\.json cannot be read as JSON"),
+        (lambda d: edit(d, lambda m: m.update(format=2)), r"has format 2, and this version reads 1; update attendant"),
+        (lambda d: edit(d, lambda m: m.update(format="1")), r"no whole number as its format"),
+        (lambda d: edit(d, lambda m: m.update(name=3)), r"name is 3, not a text"),
+        (lambda d: edit(d, lambda m: m["sizes"].update(heads="8")), r"sizes\.heads is '8', not a whole number"),
+        (lambda d: edit(d, lambda m: m["sizes"].update(heads=True)), r"sizes\.heads is True, not a whole number"),
+        (lambda d: edit(d, lambda m: m["sizes"].pop("heads")), r"sizes lacks the field 'heads'"),
+        (lambda d: edit(d, lambda m: m.update(colour="red")), r"has a field 'colour'"),
+        (lambda d: edit(d, lambda m: m["variants"].clear()), r"lists no variant"),
+        (lambda d: edit(d, lambda m: m["files"].update({"../out": "0"})), r"'\.\./out', which is no plain path"),
+        (lambda d: edit(d, lambda m: m["files"].update({"/etc/passwd": "0"})), r"no plain path inside"),
+        (lambda d: edit(d, lambda m: m["tokenizers"].update(source="nowhere")), r"uses nowhere, which is not among"),
+    ],
+)  # fmt: skip
+def test_a_damaged_bundle_is_refused_with_a_sentence_that_names_the_file(
+    damage: Callable[[Path], object], sentence: str, copy: Path
+) -> None:
+    damage(copy)
+    with pytest.raises(BundleError, match=sentence):
+        read_bundle(copy)
+
+
+def relist(directory: Path, name: str) -> None:
+    """Make the manifest agree with a changed file, as one who tampers would."""
+    edit(directory, lambda m: m["files"].update({name: bundle.digest(directory / name)}))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (lambda data: data[: len(data) // 2], r"step\.onnx is not a whole ONNX model"),
+        (lambda _: b"GIF89a, and so on", r"step\.onnx is not a whole ONNX model"),
+        (lambda _: b"", r"step\.onnx is not a whole ONNX model"),
+        (lambda data: data.replace(b"weights.bin", b"/etc/passwd"), r"refers to '/etc/passwd' for its weights"),
+        (lambda data: data.replace(b"weights.bin", b"../elsewher"), r"refers to '\.\./elsewher'"),
+    ],
+)
+def test_a_graph_that_is_none_or_reaches_outside_is_refused(
+    content: Callable[[bytes], bytes], sentence: str, copy: Path
+) -> None:
+    path = copy / "fp32" / "step.onnx"
+    path.write_bytes(content(path.read_bytes()))
+    relist(copy, "fp32/step.onnx")
+    with pytest.raises(BundleError, match=sentence):
+        read_bundle(copy)
+
+
+def test_a_thousand_random_corruptions_are_refused_cleanly_or_harmless(good: Path, copy: Path) -> None:
+    rng = random.Random(0)
+    names = [*bundle.read_manifest(good)["files"], "manifest.json"]
+    sentences = []
+    for _ in range(1000):
+        name = rng.choice([*names, *["manifest.json"] * len(names)])
+        original = (good / name).read_bytes()
+        (copy / name).write_bytes(corrupt(original, rng))
+        if name.endswith(".onnx") and rng.random() < 0.5:
+            relist(copy, name)
+        try:
+            read_bundle(copy)
+        except BundleError as error:
+            sentences.append(str(error))
+        (copy / name).write_bytes(original)
+        shutil.copyfile(good / "manifest.json", copy / "manifest.json")
+    assert len(sentences) > 800
+    assert all(str(copy) in sentence for sentence in sentences)
+
+
+def corrupt(data: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(len(data))
+    kind = rng.randrange(4)
+    if kind == 0:
+        return data[:at]
+    if kind == 1:
+        return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+    if kind == 2:
+        return data[:at] + rng.randbytes(rng.randint(1, 16)) + data[at:]
+    return data[:at] + data[at + rng.randint(1, 16) :]
+
+
+def test_an_existing_bundle_is_replaced_only_by_force_and_only_by_a_whole_one(copy: Path) -> None:
+    before = (copy / "manifest.json").read_bytes()
+    with pytest.raises(BundleError, match="is there already; --force replaces it"):
+        write_bundle(copy, fill)
+
+    def fail(_: Path) -> dict[str, Any]:
+        raise RuntimeError("verification failed")
+
+    with pytest.raises(RuntimeError, match="verification failed"):
+        write_bundle(copy, fail, force=True)
+    assert (copy / "manifest.json").read_bytes() == before
+    write_bundle(copy, fill, force=True)
+    read_bundle(copy)
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+def test_the_bundle_and_what_it_imports_is_standard_library_only() -> None:
+    heavy = "{'numpy', 'onnx', 'torch', 'onnxruntime'} & set(sys.modules)"
+    code = f"import sys, export.bundle; assert not {heavy}, {heavy}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
