@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
+from typing import NoReturn
 
-# The room's cli module has `main(command, arguments)`; its errors have an `exit_code` and a sentence.
+# A room's cli module has a function `command(parser, arguments)` of the command's name, which fills the parser and uses
+# it. Its errors have an `exit_code` and a sentence.
 COMMANDS = {
     "data": ("model.cli", "make a corpus"),
     "train": ("model.cli", "train a model on pairs of texts"),
     "evaluate": ("model.cli", "error rates of a trained model"),
     "plot": ("model.cli", "draw curves, positions and attention as PNG"),
     "release": ("model.cli", "the best weights of a run, small enough to hand on"),
+    "export": ("export.cli", "turn a trained model into a bundle of ONNX graphs, with proof"),
+    "verify": ("export.cli", "check that a bundle is whole, and that it is its model"),
     "serve": ("service.cli", "serve a bundle over HTTP"),
 }
+
+
+class UsageError(Exception):
+    exit_code = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, whose complaint is one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help).")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"attendant: {command!r} is no command; it takes one of {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
-        importlib.import_module(COMMANDS[command][0]).main(command, arguments[1:])
+        room = importlib.import_module(COMMANDS[command][0])
+        getattr(room, command)(Parser(prog=f"attendant {command}", description=COMMANDS[command][1]), arguments[1:])
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -124,8 +124,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def write_bundle(directory: Path, fill: Callable[[Path], dict[str, Any]], force: bool = False) -> None:
-    """Fill a directory beside, list its files, and give it its name only when it reads as a bundle.
+def write_bundle(
+    directory: Path,
+    fill: Callable[[Path], dict[str, Any]],
+    prove: Callable[[Bundle], None] = lambda _: None,
+    force: bool = False,
+) -> None:
+    """Fill a directory beside, list its files, and give it its name only when it reads as a bundle and is proven.
 
     `fill` writes every file but the manifest and returns the manifest without `format` and `files`.
     """
@@ -140,7 +145,7 @@ def write_bundle(directory: Path, fill: Callable[[Path], dict[str, Any]], force:
         manifest = {"format": FORMAT, **content, "files": {name: digest(beside / name) for name in _files_in(beside)}}
         text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         (beside / MANIFEST).write_text(text, encoding="utf-8")
-        read_bundle(beside)
+        prove(read_bundle(beside))
         if directory.exists():
             directory.rename(old)
         beside.rename(directory)

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import NoReturn
 
 from model.errors import ConfigError, InterruptedRunError, UserError
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse, whose complaint is one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (see {self.prog} --help).")
-
-
-def main(command: str, arguments: list[str]) -> None:
-    {"data": data, "train": train, "evaluate": evaluate, "plot": plot, "release": release}[command](arguments)
-
-
-def data(arguments: list[str]) -> None:
-    parser = Parser(
-        prog="attendant data", description="Make a corpus: train.tsv, valid.tsv and test.tsv in a directory."
-    )
+def data(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("corpus", choices=["g2p", "tagging", "sentiment", "spelling"], help=(
         "g2p: English words to phones (the default model's); small ones, made up: tagging (an output as long as "
         "the input), sentiment (one label), spelling (digits to words, of any length)"))  # fmt: skip
@@ -43,8 +28,7 @@ def data(arguments: list[str]) -> None:
         print(f"{options.out / part}.tsv: {count:,} pairs")
 
 
-def train(arguments: list[str]) -> None:
-    parser = Parser(prog="attendant train", description="Train a Transformer on pairs of texts.")
+def train(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--data", required=True, type=Path, metavar="TSV", help="lines of source<TAB>target")
     parser.add_argument("--valid", required=True, type=Path, metavar="TSV", help="held-out lines, to validate on")
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="the directory of the run")
@@ -85,8 +69,7 @@ def train(arguments: list[str]) -> None:
     )
 
 
-def evaluate(arguments: list[str]) -> None:
-    parser = Parser(prog="attendant evaluate", description="Error rates of a trained model; any listed target counts.")
+def evaluate(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train wrote, or model/default")
     parser.add_argument("--data", required=True, type=Path, metavar="TSV")
     parser.add_argument("--beam-size", type=int, default=1, metavar="K", help="1 is greedy (default: 1)")
@@ -111,8 +94,7 @@ def evaluate(arguments: list[str]) -> None:
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def plot(arguments: list[str]) -> None:
-    parser = Parser(prog="attendant plot", description="Draw to PNG.")
+def plot(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("what", choices=["history", "positions", "attention"], help=(
         "history: loss and learning rate of a run; positions: the sinusoidal encoding; "
         "attention: where each head of a trained model looks, for one source"))  # fmt: skip
@@ -138,8 +120,7 @@ def plot(arguments: list[str]) -> None:
         print(path)
 
 
-def release(arguments: list[str]) -> None:
-    parser = Parser(prog="attendant release", description="The best weights of a run, small enough to hand on.")
+def release(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train wrote")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="a new directory")
     options = parser.parse_args(arguments)

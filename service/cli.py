@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+
 
 class NotServingError(Exception):
     exit_code = 1
 
 
-def main(command: str, _: list[str]) -> None:
-    raise NotServingError(f"there is no service to {command} with yet: this version trains and evaluates.")
+def serve(_parser: ArgumentParser, _arguments: list[str]) -> None:
+    raise NotServingError("there is no service yet: this version trains, evaluates and exports.")

@@ -1,0 +1,46 @@
+"""The commands of this room: export, verify. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+
+from export.bundle import BundleError, read_bundle
+
+
+def export(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train or release wrote")
+    parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE")
+    parser.add_argument("--name", metavar="NAME", help="what the service calls the model (default: the run's name)")
+    parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
+    options = parser.parse_args(arguments)
+
+    from export.convert import convert
+
+    started = time.monotonic()
+    bundle = convert(options.run, options.out, options.name or options.run.resolve().name, options.force)
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    print(
+        f"{options.out}: {', '.join(bundle.variants)}, {size / 1e6:.1f} MB, verified against torch; "
+        f"{time.monotonic() - started:.0f} s"
+    )
+
+
+def verify(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("--checkpoint", type=Path, metavar="RUN", help="compare with this torch model too")
+    options = parser.parse_args(arguments)
+    bundle = read_bundle(options.bundle)
+
+    from export.convert import held_out_sources
+    from export.verify import verify as find_problems
+    from model.checkpoint import load_trained
+
+    trained = load_trained(options.checkpoint) if options.checkpoint else None
+    texts = held_out_sources(options.checkpoint, trained) if trained else []
+    problems = find_problems(bundle, trained, texts)
+    if problems:
+        raise BundleError("\n".join([f"{options.bundle} is not what it should be:", *problems]))
+    against = f", against torch on {len(texts):,} held-out inputs" if trained else ""
+    print(f"{options.bundle}: {', '.join(bundle.variants)}; nothing is off{against}")

@@ -1,0 +1,162 @@
+"""Export proves itself, and the proof can fail."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import attendant
+from export import convert
+from export.bundle import BundleError, read_bundle
+from export.convert import VerificationError
+from export.verify import verify
+from model.checkpoint import TrainedModel, load_trained
+from model.config import build
+from model.prepare import Plan
+from model.train import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that has learnt a little, so that its answers are not all alike."""
+    directory = tmp_path_factory.mktemp("run")
+    words = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmnopqr"]
+    tsv = directory / "train.tsv"
+    tsv.write_text("".join(f"{word}\t{' '.join(word[::-1].upper())}\n" for word in words), encoding="utf-8")
+    model, training = build("tiny", {"steps": 60, "validate_every": 60, "max_length": 24})
+    train(Plan(data=tsv, valid=tsv, out=directory / "run", model=model, train=training, target_tokenizer="words"))
+    return directory / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(run: Path) -> TrainedModel:
+    return load_trained(run)
+
+
+@pytest.fixture(scope="module")
+def good(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bundles") / "good"
+    convert.convert(run, out, "small")
+    return out
+
+
+def test_an_exported_bundle_verifies_with_and_without_its_checkpoint(
+    good: Path, run: Path, trained: TrainedModel
+) -> None:
+    bundle = read_bundle(good)
+    assert verify(bundle, None, []) == []
+    assert verify(bundle, trained, convert.held_out_sources(run, trained)) == []
+
+
+def test_the_commands_export_and_verify(
+    run: Path, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attendant.main(["export", str(run), "--out", str(tmp_path / "bundle")]) == 0
+    assert attendant.main(["verify", str(tmp_path / "bundle"), "--checkpoint", str(run)]) == 0
+    assert "nothing is off" in capsys.readouterr().out
+    (tmp_path / "bundle" / "fp32" / "weights.bin").write_bytes(b"")
+    assert attendant.main(["verify", str(tmp_path / "bundle")]) == 1
+    assert "weights.bin has not the digest" in capsys.readouterr().err
+    assert attendant.main(["export", str(run), "--out", str(good)]) == 1
+    assert "--force replaces it" in capsys.readouterr().err
+    assert attendant.main(["export"]) == 2
+
+
+def tampered(good: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], graph: str = "step") -> list[Path]:
+    """A copy of the graphs with some weights changed and kept inside."""
+    shutil.copytree(good, tmp_path / "copy")
+    paths = [tmp_path / "copy" / "fp32" / f"{name}.onnx" for name in ("encoder", "step", "full")]
+    for path in paths:
+        model = onnx.load(str(path))
+        arrays = {tensor.name: numpy_helper.to_array(tensor).copy() for tensor in model.graph.initializer}
+        change(arrays)
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in arrays.items())
+        path.write_bytes(model.SerializeToString())
+    return paths
+
+
+def problems_of(good: Path, paths: list[Path], trained: TrainedModel) -> str:
+    bundle = read_bundle(good)
+    bundle.variants["fp32"].graphs.update({path.stem: path for path in paths})
+    return "\n".join(verify(bundle, trained, ["afk", "bgl"]))
+
+
+def test_one_perturbed_weight_is_named(good: Path, trained: TrainedModel, tmp_path: Path) -> None:
+    def perturb(arrays: dict[str, Any]) -> None:
+        if "decoder.1.feed_forward.widen.weight" in arrays:
+            arrays["decoder.1.feed_forward.widen.weight"][3, 5] += 0.5
+
+    problems = problems_of(good, tampered(good, tmp_path, perturb), trained)
+    assert "weight decoder.1.feed_forward.widen.weight is not the checkpoint's: worst at [3, 5]" in problems
+    assert "logprobs is off at batch" in problems
+    assert "logprobs token by token is off" in problems
+    assert "certificate: log-probabilities drift" in problems
+
+
+def test_two_swapped_heads_are_named(good: Path, trained: TrainedModel, tmp_path: Path) -> None:
+    """Swapped everywhere, heads give the same log-probabilities; only the attention shows it."""
+    head, d_model = trained.config.d_model // trained.config.heads, trained.config.d_model
+    order = np.r_[head : 2 * head, 0:head, 2 * head : d_model]
+
+    def swap(arrays: dict[str, Any]) -> None:
+        name = "encoder.0.self_attention"
+        if f"{name}.project_in.weight" in arrays:
+            columns = np.concatenate([order + part * d_model for part in range(3)])
+            arrays[f"{name}.project_in.weight"] = arrays[f"{name}.project_in.weight"][:, columns]
+            arrays[f"{name}.project_in.bias"] = arrays[f"{name}.project_in.bias"][columns]
+            arrays[f"{name}.project_out.weight"] = arrays[f"{name}.project_out.weight"][order]
+
+    problems = problems_of(good, tampered(good, tmp_path, swap), trained)
+    assert "heads 0 and 1 of layer 0 are swapped" in problems
+    assert "logprobs is off" not in problems
+
+
+@pytest.mark.parametrize("graph", ["encoder", "step", "full"])
+def test_a_frozen_axis_is_named(graph: str, good: Path, trained: TrainedModel, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "copy")
+    path = tmp_path / "copy" / "fp32" / f"{graph}.onnx"
+    model = onnx.load(str(path), load_external_data=False)
+    frozen = model.graph.input[0]
+    frozen.type.tensor_type.shape.dim[0].dim_value = 2
+    path.write_bytes(model.SerializeToString())
+    problems = problems_of(good, [path], trained)
+    assert f"fp32 {graph}: axis 0 of input {frozen.name} is 2, not {'rows' if graph == 'step' else 'batch'}" in problems
+
+
+def test_a_length_frozen_inside_a_graph_is_found(good: Path, trained: TrainedModel, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "copy")
+    path = tmp_path / "copy" / "fp32" / "full.onnx"
+    model = onnx.load(str(path), load_external_data=False)
+    reshapes = [node for node in model.graph.node if node.op_type == "Reshape"]
+    constant = next(t for t in model.graph.initializer if t.name == reshapes[0].input[1])
+    shape = numpy_helper.to_array(constant).copy()
+    shape[1] = 5
+    constant.CopyFrom(numpy_helper.from_array(shape, constant.name))
+    path.write_bytes(model.SerializeToString())
+    assert "values: onnxruntime fails" in problems_of(good, [path], trained)
+
+
+def test_nothing_is_written_if_the_proof_fails(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "verify", lambda *_: ["fp32 step: something is off"])
+    with pytest.raises(VerificationError, match="something is off"):
+        convert.convert(run, tmp_path / "out", "small")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_bundle_stays_unless_forced(good: Path, run: Path) -> None:
+    with pytest.raises(BundleError, match="--force"):
+        convert.convert(run, good, "small")
+
+
+def test_exporting_twice_gives_the_same_bytes(good: Path, run: Path, tmp_path: Path) -> None:
+    convert.convert(run, tmp_path / "again", "small")
+    for path in sorted(p for p in good.rglob("*") if p.is_file()):
+        assert path.read_bytes() == (tmp_path / "again" / path.relative_to(good)).read_bytes()
