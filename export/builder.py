@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 20
 IR_VERSION = 10
+CONTRIB = "com.microsoft"  # onnxruntime's own operators
 ELEMENT_TYPES = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT}
 SMALLEST_STORED = 1024  # bytes; what is smaller stays in the graph
 ALIGNMENT = 64  # bytes
@@ -95,6 +96,9 @@ class GraphBuilder:
             else:
                 initializers.append(numpy_helper.from_array(value, name))
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="attendant")
+        opsets = [helper.make_opsetid("", OPSET)]
+        if any(node.domain == CONTRIB for node in self._nodes):
+            opsets.append(helper.make_opsetid(CONTRIB, 1))
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="attendant")
         model.ir_version = IR_VERSION
         return model

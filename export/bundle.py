@@ -41,6 +41,7 @@ class Variant:
     name: str
     graphs: dict[str, Path]
     tolerance: float
+    calibration: dict[str, dict[str, float]]  # activation: its low and high; empty where nothing is quantized
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,14 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "special_ids": dict.fromkeys(("pad", "unk", "bos", "eos"), int),
     "limits": dict.fromkeys(("max_source_length", "max_target_length"), int),
     "tokenizers": {"source": str, "target": str},
-    "variants": (dict, {"graphs": dict.fromkeys(GRAPHS, str), "tolerance": float}),
+    "variants": (
+        dict,
+        {
+            "graphs": dict.fromkeys(GRAPHS, str),
+            "tolerance": float,
+            "calibration": (dict, dict.fromkeys(("low", "high"), float)),
+        },
+    ),
     "files": (dict, str),
     "certificate": dict,
     "produced_by": (dict, str),
@@ -86,7 +94,7 @@ def read_bundle(directory: Path) -> Bundle:
         graphs = {graph: directory / path for graph, path in variant["graphs"].items()}
         for path in graphs.values():
             _check_graph(path, directory, manifest["files"])
-        variants[name] = Variant(name, graphs, variant["tolerance"])
+        variants[name] = Variant(name, graphs, variant["tolerance"], variant["calibration"])
     return Bundle(
         directory=directory,
         name=manifest["name"],

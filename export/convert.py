@@ -12,20 +12,22 @@ import onnx
 import onnxruntime
 import torch
 
-from export.builder import WeightStore
+from export.builder import Array, WeightStore
 from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
 from export.graphs import build_graph, sizes_of
+from export.quantize import CALIBRATION_PAIRS, Range, calibrate
 from export.signature import GRAPHS
+from export.variants import TOLERANCES, MakeParts, make_parts
 from export.verify import verify
 from export.weights import arrays_of
 from model import checkpoint
 from model.checkpoint import TrainedModel
-from model.data import read_references
+from model.config import ModelConfig
+from model.data import read_pairs, read_references
 from model.tokenizer import BOS, EOS, PAD, UNK
 
 WEIGHTS = "weights.bin"
-TOLERANCES = {"fp32": 1e-4}  # of a log-probability, against torch
 HELD_OUT = 1000  # sources that must decode to torch's tokens
 TOKENIZERS = {"source": "tokenizers/source.json", "target": "tokenizers/target.json"}
 
@@ -43,8 +45,11 @@ def convert(run: Path, out: Path, name: str, force: bool = False) -> Bundle:
         (directory / "tokenizers").mkdir()
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
-        write_graphs(trained, directory / "fp32")
-        return describe(run, trained, name, make_certificate(trained, texts))
+        arrays = arrays_of(trained.model)
+        ranges = calibrate(trained.config, arrays, calibration_pairs(run, trained))
+        for variant in TOLERANCES:
+            write_graphs(trained.config, arrays, make_parts(variant, ranges), directory / variant)
+        return describe(run, trained, name, make_certificate(trained, texts), ranges)
 
     def prove(bundle: Bundle) -> None:
         problems = verify(bundle, trained, texts)
@@ -65,18 +70,28 @@ def held_out_sources(run: Path, trained: TrainedModel) -> list[str]:
     return fitting[:HELD_OUT]
 
 
-def write_graphs(trained: TrainedModel, directory: Path) -> None:
+def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[list[int], list[int]]]:
+    """Evenly spaced samples of the run, as ids, that fit the model."""
+    pairs = list(read_pairs(run / checkpoint.SAMPLES))
+    chosen = pairs[:: max(1, len(pairs) // CALIBRATION_PAIRS)]
+    encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
+    return [(source, target) for source, target in encoded if max(len(source), len(target)) < trained.config.max_length]
+
+
+def write_graphs(config: ModelConfig, arrays: dict[str, Array], parts: MakeParts, directory: Path) -> None:
     directory.mkdir()
-    store, arrays = WeightStore(), arrays_of(trained.model)
+    store = WeightStore()
     for graph in GRAPHS:
-        model = build_graph(graph, trained.config, arrays, store, WEIGHTS)
+        model = build_graph(graph, config, arrays, store, WEIGHTS, parts)
         (directory / f"{graph}.onnx").write_bytes(model.SerializeToString(deterministic=True))
     store.write(directory / WEIGHTS)
     for graph in GRAPHS:
         onnx.checker.check_model(str(directory / f"{graph}.onnx"), full_check=True)
 
 
-def describe(run: Path, trained: TrainedModel, name: str, certificate: dict[str, Any]) -> dict[str, Any]:
+def describe(
+    run: Path, trained: TrainedModel, name: str, certificate: dict[str, Any], ranges: dict[str, Range]
+) -> dict[str, Any]:
     """The manifest, but for its format and files."""
     limit = trained.config.max_length
     return {
@@ -86,7 +101,11 @@ def describe(run: Path, trained: TrainedModel, name: str, certificate: dict[str,
         "limits": {"max_source_length": limit - 1, "max_target_length": limit},  # tokens: text, and with the end token
         "tokenizers": TOKENIZERS,
         "variants": {
-            variant: {"graphs": {graph: f"{variant}/{graph}.onnx" for graph in GRAPHS}, "tolerance": tolerance}
+            variant: {
+                "graphs": {graph: f"{variant}/{graph}.onnx" for graph in GRAPHS},
+                "tolerance": tolerance,
+                "calibration": {} if variant == "fp32" else {n: dataclasses.asdict(r) for n, r in ranges.items()},
+            }
             for variant, tolerance in TOLERANCES.items()
         },
         "certificate": certificate,

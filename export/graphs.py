@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -26,13 +27,21 @@ def sizes_of(config: ModelConfig) -> Sizes:
 
 
 def build_graph(
-    name: str, config: ModelConfig, weights: dict[str, Array], store: WeightStore | None = None, location: str = ""
+    name: str,
+    config: ModelConfig,
+    weights: dict[str, Array],
+    store: WeightStore | None = None,
+    location: str = "",
+    make_parts: Callable[[GraphBuilder, ModelConfig, dict[str, Array]], Parts] | None = None,
 ) -> onnx.ModelProto:
-    """One of `signature.GRAPHS`, from the options and the weights of a model (position tables included)."""
+    """One of `signature.GRAPHS`, from the options and the weights of a model (position tables included).
+
+    `make_parts` decides how the parts are computed: `Parts`, in f32, unless another precision is wanted.
+    """
     sizes, graph = sizes_of(config), GraphBuilder(name)
     for value in signature.inputs(name, sizes):
         graph.input(value.name, value.kind, value.shape(sizes))
-    parts = Parts(graph, config, weights)
+    parts = (make_parts or Parts)(graph, config, weights)
     results = {"encoder": encoder, "step": step, "full": full}[name](parts)
     for value in signature.outputs(name, sizes):
         graph.output(results[value.name], value.name, value.kind, value.shape(sizes))
@@ -227,21 +236,26 @@ class Parts:
 
     def logprobs(self, x: str) -> str:
         """(B, T, D) -> (B, T, V)"""
+        return str(self.g.op("LogSoftmax", self.logits(self.last_norm(x, "decoder_norm")), axis=-1))
+
+    def logits(self, x: str) -> str:
+        """(B, T, D) -> (B, T, V), with the table as it is stored, so that an embedding can share it"""
         g, table = self.g, self._array(self._tied("output.weight"))
-        flat = g.reshape(self.last_norm(x, "decoder_norm"), [-1, self.config.d_model])
-        logits = g.op("Gemm", flat, table, transB=1)  # the table as it is, so that an embedding can share it
-        leading = g.op("Shape", x, start=0, end=2)
-        shape = g.op("Concat", leading, g.constant([self.config.target_vocab]), axis=0)
-        return str(g.op("LogSoftmax", g.op("Reshape", logits, shape), axis=-1))
+        flat = g.op("Gemm", g.reshape(x, [-1, self.config.d_model]), table, transB=1)
+        shape = g.op("Concat", g.op("Shape", x, start=0, end=2), g.constant([self.config.target_vocab]), axis=0)
+        return str(g.op("Reshape", flat, shape))
 
     def linear(self, x: str, name: str, part: str = "", start: int = 0, stop: int | None = None) -> str:
         """x W^T + b, or some rows of W and b, which then have a name of their own."""
         suffix = f" {part}" if part else ""
         weight = np.ascontiguousarray(self.weights[f"{name}.weight"][start:stop].T)
-        y = str(self.g.op("MatMul", x, self.g.weight(f"{name}.weight{suffix}", weight)))
-        if not self.config.bias:
-            return y
-        return str(self.g.op("Add", y, self.g.weight(f"{name}.bias{suffix}", self.weights[f"{name}.bias"][start:stop])))
+        bias = self.weights[f"{name}.bias"][start:stop] if self.config.bias else None
+        return self.product(x, f"{name}.weight{suffix}", weight, f"{name}.bias{suffix}", bias)
+
+    def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
+        """x times a named weight of shape (in, out), plus a bias: what another precision does in its own way"""
+        y = str(self.g.op("MatMul", x, self.g.weight(name, weight)))
+        return y if bias is None else str(self.g.op("Add", y, self.g.weight(bias_name, bias)))
 
     def norm(self, x: str, name: str) -> str:
         scale = [self._array(f"{name}.weight")] + ([self._array(f"{name}.bias")] if self.config.bias else [])

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,10 @@ from onnx import numpy_helper
 from export import certificate, signature
 from export.bundle import Bundle, Variant
 from export.graphs import build_graph
+from export.quantize import Range
 from export.runner import Array, Runner, padded
 from export.search import search
+from export.variants import DIFFERING, make_parts
 from export.weights import arrays_of
 from model.checkpoint import TrainedModel
 from model.decode import decode_all
@@ -59,10 +60,11 @@ def _of_variant(
     }
     if trained is not None:
         checks |= {
-            "weights": check_weights(variant.graphs, trained),
-            "values": check_values(runner, trained, variant.tolerance),
-            "decoding": check_decoding(runner, trained, texts),
+            "weights": check_weights(variant, trained),
+            "decoding": check_decoding(runner, trained, texts, DIFFERING[variant.name]),
         }
+        if variant.name == "fp32":  # random inputs are no inputs to calibrate for
+            checks["values"] = check_values(runner, trained, variant.tolerance)
     for name, check in checks.items():
         try:
             yield from check
@@ -94,11 +96,12 @@ def check_interface(runner: Runner) -> Iterator[str]:
                     yield f"{graph}: {side} {value.name} has {len(have.shape)} axes, not {len(shape)}"
 
 
-def check_weights(graphs: dict[str, Path], trained: TrainedModel) -> Iterator[str]:
+def check_weights(variant: Variant, trained: TrainedModel) -> Iterator[str]:
     arrays = arrays_of(trained.model)
+    parts = make_parts(variant.name, {name: Range(**values) for name, values in variant.calibration.items()})
     seen: set[str] = set()
-    for graph, path in graphs.items():
-        wanted = initializers(build_graph(graph, trained.config, arrays))
+    for graph, path in variant.graphs.items():
+        wanted = initializers(build_graph(graph, trained.config, arrays, make_parts=parts))
         stored = initializers(onnx.load(str(path)))
         for name in sorted((wanted.keys() | stored.keys()) - seen):
             seen.add(name)
@@ -156,13 +159,13 @@ def check_rows(runner: Runner) -> Iterator[str]:
                     )
 
 
-def check_decoding(runner: Runner, trained: TrainedModel, texts: list[str]) -> Iterator[str]:
+def check_decoding(runner: Runner, trained: TrainedModel, texts: list[str], allowed: float) -> Iterator[str]:
     sources = trained.source.encode_batch(texts)
     for beam_size in (1, BEAM):
         wanted = decode_all(trained.model, sources, beam_size)
         found = search(runner, sources, beam_size)
         wrong = [i for i in range(len(texts)) if wanted[i] != found[i]]
-        if wrong:
+        if len(wrong) > allowed * len(texts):
             i = wrong[0]
             says, should = trained.target.decode(found[i]), trained.target.decode(wanted[i])
             yield (

@@ -136,8 +136,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "g2p": {
         "d_model": 256, "d_ff": 512, "heads": 4, "encoder_layers": 4, "decoder_layers": 2, "max_length": 64,
-        "norm": "pre", "schedule": "trapezoid", "learning_rate": 1e-3, "warmup": 400, "steps": 9000, "decay": 0.35,
-        "batch_tokens": 8192, "select": "error", "validate_every": 300, "average": 4,
+        "norm": "pre", "dropout": 0.05, "attention_dropout": 0.0, "ff_dropout": 0.0,
+        "optimizer": "muon", "momentum": 0.95, "schedule": "trapezoid", "learning_rate": 1.4e-3, "warmup": 400,
+        "steps": 6000, "decay": 0.36, "batch_tokens": 6144, "select": "error", "validate_every": 400, "average": 4,
     },
     "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3, "steps": 300_000},

@@ -40,7 +40,7 @@ def fill(directory: Path) -> dict[str, Any]:
         "special_ids": {"pad": 0, "unk": 1, "bos": 2, "eos": 3},
         "limits": {"max_source_length": 63, "max_target_length": 64},
         "tokenizers": {"source": "tokenizers/source.json", "target": "tokenizers/target.json"},
-        "variants": {"fp32": {"graphs": {g: f"fp32/{g}.onnx" for g in GRAPHS}, "tolerance": 1e-4}},
+        "variants": {"fp32": {"graphs": {g: f"fp32/{g}.onnx" for g in GRAPHS}, "tolerance": 1e-4, "calibration": {}}},
         "certificate": {},
         "produced_by": {"attendant": "test"},
     }

@@ -10,19 +10,17 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 
 from export import signature
 from export.graphs import build_graph, sizes_of
 from export.weights import arrays_of
+from model.config import CHOICES
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Transformer
 from tests.conftest import make_model
 
-GRID = list(
-    itertools.product(
-        ("dot", "additive", "gaussian"), ("sinusoidal", "learned"), ("post", "pre"), ("relu", "gelu", "silu")
-    )
-)
+GRID = list(itertools.product(*(CHOICES[name] for name in ("score", "positions", "norm", "activation"))))
 SHAPES: list[dict[str, Any]] = [
     {"bias": False}, {"bias": False, "norm": "pre"}, {"heads": 1}, {"heads": 8, "encoder_layers": 1},
     {"decoder_layers": 3}, {"tie": "none"}, {"shared_vocab": True, "source_vocab": 11},
@@ -130,6 +128,17 @@ def check_choice(**changes: Any) -> None:
 def test_no_length_is_frozen(lengths: list[int], target_length: int) -> None:
     model = make_model()
     check_full(model, lengths, target_length, session(model, "full"))
+
+
+@pytest.mark.parametrize("score", CHOICES["score"])
+def test_the_reference_evaluator_of_onnx_gives_the_same_values(score: str) -> None:
+    model = make_model(score=score)
+    source, source_length = sources([4, 7, 1])
+    feeds = {"source": source, "source_length": source_length, "target": targets(3, 5)}
+    found = session(model, "full").run(None, feeds)
+    reference = ReferenceEvaluator(build_graph("full", model.config, arrays_of(model))).run(None, feeds)
+    for mine, theirs in zip(found, reference, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph", signature.GRAPHS)

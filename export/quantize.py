@@ -1,0 +1,127 @@
+"""The int8 variant: integer matrix products, with scales that never depend on what else is in the batch.
+
+Activations become uint8 by a scale and a zero point that are fixed here, by calibration on real inputs. Weights become
+int8 with a scale per column, in 7 bits (-63 to 63): without VNNI instructions, two uint8 x int8 products are added in
+16 bits, where 2 * 255 * 63 fits and 2 * 255 * 127 does not. Integer sums are exact in any order, so a row's bits are
+the same in every batch. Attention, normalisation and softmax stay in f32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime as ort
+from onnx import TensorProto
+
+from export.builder import CONTRIB, Array, GraphBuilder
+from export.graphs import Parts, build_graph
+from model.config import ModelConfig
+from model.tokenizer import BOS, EOS
+
+WEIGHT_LEVELS = 63
+ACTIVATION_LEVELS = 255
+CALIBRATION_PAIRS = 500
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the greatest value that an activation took. The levels cover both, and 0, which is one of them."""
+
+    low: float
+    high: float
+
+    @property
+    def scale(self) -> float:
+        return max(max(self.high, 0) - min(self.low, 0), 1e-8) / ACTIVATION_LEVELS
+
+    @property
+    def zero_point(self) -> int:
+        return round(-min(self.low, 0) / self.scale)
+
+
+class ObservedParts(Parts):
+    """The f32 parts, with the least and the greatest input of every matrix product as outputs."""
+
+    def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array], seen: list[str]) -> None:
+        super().__init__(graph, config, weights)
+        self.seen = seen
+
+    def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
+        self._observe(x, name)
+        return super().product(x, name, weight, bias_name, bias)
+
+    def logits(self, x: str) -> str:
+        self._observe(x, "output.weight")
+        return super().logits(x)
+
+    def _observe(self, x: str, name: str) -> None:
+        self.seen.append(name)
+        for kind in ("ReduceMin", "ReduceMax"):
+            self.g.output(self.g.op(kind, x, keepdims=0), f"{kind} {name}", "float32", [])
+
+
+def calibrate(
+    config: ModelConfig, weights: dict[str, Array], pairs: list[tuple[list[int], list[int]]]
+) -> dict[str, Range]:
+    """The range of every matrix product's input over some pairs, each run alone so that padding is no part of it."""
+    seen: list[str] = []
+    model = build_graph("full", config, weights, make_parts=lambda g, c, w: ObservedParts(g, c, w, seen))
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = [f"{kind} {name}" for kind in ("ReduceMin", "ReduceMax") for name in seen]
+    low, high = np.full(len(seen), np.inf), np.full(len(seen), -np.inf)
+    for source, target in pairs[:CALIBRATION_PAIRS]:
+        feeds = {
+            "source": np.array([[*source, EOS]]),
+            "source_length": np.array([len(source) + 1]),
+            "target": np.array([[BOS, *target]]),
+        }
+        found = np.array(session.run(wanted, feeds))
+        low, high = np.minimum(low, found[: len(seen)]), np.maximum(high, found[len(seen) :])
+    return {name: Range(float(a), float(b)) for name, a, b in zip(seen, low, high, strict=True)}
+
+
+def quantize_columns(weight: Array) -> tuple[Array, Array]:
+    """(in, out) -> int8 of the same shape, and the scale of each column"""
+    scale = np.maximum(np.abs(weight).max(axis=0), 1e-8) / WEIGHT_LEVELS
+    return np.rint(weight / scale).astype(np.int8), scale.astype(np.float32)
+
+
+class Int8Parts(Parts):
+    """The parts with integer matrix products, in standard operators or in onnxruntime's fused one."""
+
+    def __init__(
+        self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array], ranges: dict[str, Range], fused: bool
+    ) -> None:
+        super().__init__(graph, config, weights)
+        self.ranges, self.fused = ranges, fused
+
+    def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
+        g, values = self.g, self.ranges[name]
+        scale, zero = self._scalar(values.scale), g.constant(values.zero_point, "uint8")
+        levels, columns = quantize_columns(weight)
+        quantized, stored = g.op("QuantizeLinear", x, scale, zero), g.weight(f"{name} int8", levels)
+        bias_value = "" if bias is None else g.weight(bias_name, bias)
+        if self.fused:
+            inputs = [quantized, stored, scale, g.weight(f"{name} scale", columns), zero]
+            inputs += ["", bias_value] if bias_value else []
+            return str(g.op("MatMulIntegerToFloat", *inputs, domain=CONTRIB))
+        sums = g.op("Cast", g.op("MatMulInteger", quantized, stored, zero), to=TensorProto.FLOAT)
+        y = str(g.op("Mul", sums, g.weight(f"{name} rescale", columns * np.float32(values.scale))))
+        return str(g.op("Add", y, bias_value)) if bias_value else y
+
+    def logits(self, x: str) -> str:
+        table = self._tied("output.weight")
+        return self.product(x, "output.weight", np.ascontiguousarray(self.weights[table].T), "", None)
+
+    def _tokens(self, ids: str, name: str) -> str:
+        """The embedding from int8 columns of the table, which the output shares where it is tied."""
+        g, table = self.g, self._tied(f"{name}.tokens.weight")
+        shared = table == self._tied("output.weight")
+        stored_as = "output.weight" if shared else table
+        levels, columns = quantize_columns(np.ascontiguousarray(self.weights[table].T))
+        stored, scale = g.weight(f"{stored_as} int8", levels), g.weight(f"{stored_as} scale", columns)
+        picked = g.op("Cast", g.op("Gather", stored, ids, axis=1), to=TensorProto.FLOAT)  # (D, B, T)
+        scaled = g.op("Mul", picked, g.op("Gather", scale, ids, axis=0))
+        x = g.op("Transpose", scaled, perm=[1, 2, 0])
+        return str(g.op("Mul", x, self._scalar(self.config.d_model**0.5)))
