@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET = 20
 IR_VERSION = 10
 CONTRIB = "com.microsoft"  # onnxruntime's own operators
-ELEMENT_TYPES = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT}
+ELEMENT_TYPES = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 SMALLEST_STORED = 1024  # bytes; what is smaller stays in the graph
 ALIGNMENT = 64  # bytes
 
@@ -50,8 +50,10 @@ class WeightStore:
 
 
 class GraphBuilder:
-    def __init__(self, name: str) -> None:
-        self._name = name
+    """One graph. `real` is the precision that its values have where nothing else is said."""
+
+    def __init__(self, name: str, real: str = "float32") -> None:
+        self._name, self.real = name, real
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -59,20 +61,24 @@ class GraphBuilder:
         self._count = 0
 
     def input(self, name: str, kind: str, axes: Sequence[str | int]) -> str:
-        self._inputs.append(helper.make_tensor_value_info(name, ELEMENT_TYPES[kind], list(axes)))
+        self._inputs.append(helper.make_tensor_value_info(name, self._element(kind), list(axes)))
         return name
 
     def output(self, value: str, name: str, kind: str, axes: Sequence[str | int]) -> None:
         self._nodes.append(helper.make_node("Identity", [value], [name]))
-        self._outputs.append(helper.make_tensor_value_info(name, ELEMENT_TYPES[kind], list(axes)))
+        self._outputs.append(helper.make_tensor_value_info(name, self._element(kind), list(axes)))
 
     def weight(self, name: str, value: Array) -> str:
-        """A named array, stored once however often it is used."""
-        self._weights.setdefault(name, value)
+        """A named array, stored once however often it is used; real numbers in the graph's precision."""
+        if name not in self._weights:
+            self._weights[name] = value.astype(self.real) if value.dtype.kind == "f" else value
         return name
 
+    def cast(self, value: str, kind: str) -> str:
+        return str(self.op("Cast", value, to=self._element(kind)))
+
     def constant(self, value: Any, kind: str = "int64") -> str:
-        array = np.asarray(value, dtype=kind)
+        array = np.asarray(value, dtype=self.real if kind == "real" else kind)
         return self.weight(f"constant_{kind}_{array.shape}_{array.tolist()}".replace(" ", ""), array)
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
@@ -86,6 +92,9 @@ class GraphBuilder:
     def reshape(self, value: str, shape: Sequence[int]) -> str:
         """0 keeps an axis, -1 takes what is left."""
         return str(self.op("Reshape", value, self.constant(list(shape))))
+
+    def _element(self, kind: str) -> int:
+        return int(ELEMENT_TYPES[self.real if kind == "real" else kind])
 
     def build(self, store: WeightStore | None = None, location: str = "") -> onnx.ModelProto:
         """The model, with its large weights in a store that is written to `location` beside it, or inside."""

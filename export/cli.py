@@ -13,13 +13,16 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train or release wrote")
     parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE")
     parser.add_argument("--name", metavar="NAME", help="what the service calls the model (default: the run's name)")
+    parser.add_argument("--fp16", action="store_true", help="add a half-precision variant, for CUDA")
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
     options = parser.parse_args(arguments)
 
     from export.convert import convert
+    from export.variants import DEFAULT
 
     started = time.monotonic()
-    bundle = convert(options.run, options.out, options.name or options.run.resolve().name, options.force)
+    variants = (*DEFAULT, "fp16") if options.fp16 else DEFAULT
+    bundle = convert(options.run, options.out, options.name or options.run.resolve().name, variants, options.force)
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     print(
         f"{options.out}: {', '.join(bundle.variants)}, {size / 1e6:.1f} MB, verified against torch; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import torch
 from export.builder import Array, WeightStore
 from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
-from export.graphs import build_graph, sizes_of
+from export.graphs import sizes_of
 from export.quantize import CALIBRATION_PAIRS, Range, calibrate
 from export.signature import GRAPHS
-from export.variants import TOLERANCES, MakeParts, make_parts
+from export.variants import DEFAULT, PRECISIONS, build_variant_graph
 from export.verify import verify
 from export.weights import arrays_of
 from model import checkpoint
@@ -36,7 +37,7 @@ class VerificationError(BundleError):
     """The graphs are not the model; every problem is in the message."""
 
 
-def convert(run: Path, out: Path, name: str, force: bool = False) -> Bundle:
+def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False) -> Bundle:
     """Write a bundle of a trained run, if it proves to be the same model."""
     trained = checkpoint.load_trained(run)
     texts = held_out_sources(run, trained)
@@ -47,9 +48,9 @@ def convert(run: Path, out: Path, name: str, force: bool = False) -> Bundle:
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
         arrays = arrays_of(trained.model)
         ranges = calibrate(trained.config, arrays, calibration_pairs(run, trained))
-        for variant in TOLERANCES:
-            write_graphs(trained.config, arrays, make_parts(variant, ranges), directory / variant)
-        return describe(run, trained, name, make_certificate(trained, texts), ranges)
+        for variant in variants:
+            write_graphs(variant, trained.config, arrays, ranges, directory / variant)
+        return describe(run, trained, name, make_certificate(trained, texts), describe_variants(variants, ranges))
 
     def prove(bundle: Bundle) -> None:
         problems = verify(bundle, trained, texts)
@@ -78,19 +79,33 @@ def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[list[int],
     return [(source, target) for source, target in encoded if max(len(source), len(target)) < trained.config.max_length]
 
 
-def write_graphs(config: ModelConfig, arrays: dict[str, Array], parts: MakeParts, directory: Path) -> None:
+def write_graphs(
+    variant: str, config: ModelConfig, arrays: dict[str, Array], ranges: dict[str, Range], directory: Path
+) -> None:
     directory.mkdir()
     store = WeightStore()
     for graph in GRAPHS:
-        model = build_graph(graph, config, arrays, store, WEIGHTS, parts)
+        model = build_variant_graph(variant, graph, config, arrays, ranges, store, WEIGHTS)
         (directory / f"{graph}.onnx").write_bytes(model.SerializeToString(deterministic=True))
     store.write(directory / WEIGHTS)
     for graph in GRAPHS:
         onnx.checker.check_model(str(directory / f"{graph}.onnx"), full_check=True)
 
 
+def describe_variants(variants: Sequence[str], ranges: dict[str, Range]) -> dict[str, Any]:
+    calibration = {name: dataclasses.asdict(values) for name, values in ranges.items()}
+    return {
+        variant: {
+            "graphs": {graph: f"{variant}/{graph}.onnx" for graph in GRAPHS},
+            "tolerance": PRECISIONS[variant].tolerance,
+            "calibration": calibration if PRECISIONS[variant].quantized else {},
+        }
+        for variant in variants
+    }
+
+
 def describe(
-    run: Path, trained: TrainedModel, name: str, certificate: dict[str, Any], ranges: dict[str, Range]
+    run: Path, trained: TrainedModel, name: str, certificate: dict[str, Any], variants: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest, but for its format and files."""
     limit = trained.config.max_length
@@ -100,14 +115,7 @@ def describe(
         "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
         "limits": {"max_source_length": limit - 1, "max_target_length": limit},  # tokens: text, and with the end token
         "tokenizers": TOKENIZERS,
-        "variants": {
-            variant: {
-                "graphs": {graph: f"{variant}/{graph}.onnx" for graph in GRAPHS},
-                "tolerance": tolerance,
-                "calibration": {} if variant == "fp32" else {n: dataclasses.asdict(r) for n, r in ranges.items()},
-            }
-            for variant, tolerance in TOLERANCES.items()
-        },
+        "variants": variants,
         "certificate": certificate,
         "produced_by": {
             "attendant": importlib.metadata.version("attendant"),

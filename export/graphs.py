@@ -33,12 +33,13 @@ def build_graph(
     store: WeightStore | None = None,
     location: str = "",
     make_parts: Callable[[GraphBuilder, ModelConfig, dict[str, Array]], Parts] | None = None,
+    real: str = "float32",
 ) -> onnx.ModelProto:
     """One of `signature.GRAPHS`, from the options and the weights of a model (position tables included).
 
-    `make_parts` decides how the parts are computed: `Parts`, in f32, unless another precision is wanted.
+    `make_parts` decides how the parts are computed, `real` in which precision.
     """
-    sizes, graph = sizes_of(config), GraphBuilder(name)
+    sizes, graph = sizes_of(config), GraphBuilder(name, real)
     for value in signature.inputs(name, sizes):
         graph.input(value.name, value.kind, value.shape(sizes))
     parts = (make_parts or Parts)(graph, config, weights)
@@ -236,7 +237,8 @@ class Parts:
 
     def logprobs(self, x: str) -> str:
         """(B, T, D) -> (B, T, V)"""
-        return str(self.g.op("LogSoftmax", self.logits(self.last_norm(x, "decoder_norm")), axis=-1))
+        logits = self.logits(self.last_norm(x, "decoder_norm"))
+        return str(self.g.op("LogSoftmax", self.g.cast(logits, "float32"), axis=-1))
 
     def logits(self, x: str) -> str:
         """(B, T, D) -> (B, T, V), with the table as it is stored, so that an embedding can share it"""
@@ -275,7 +277,7 @@ class Parts:
         return self.g.weight(name, self.weights[name])
 
     def _scalar(self, value: float) -> str:
-        return self.g.constant(value, "float32")
+        return self.g.constant(value, "real")
 
 
 def _stack(g: GraphBuilder, layers: list[str]) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto
 
 from export.builder import CONTRIB, Array, GraphBuilder
 from export.graphs import Parts, build_graph
@@ -106,7 +105,7 @@ class Int8Parts(Parts):
             inputs = [quantized, stored, scale, g.weight(f"{name} scale", columns), zero]
             inputs += ["", bias_value] if bias_value else []
             return str(g.op("MatMulIntegerToFloat", *inputs, domain=CONTRIB))
-        sums = g.op("Cast", g.op("MatMulInteger", quantized, stored, zero), to=TensorProto.FLOAT)
+        sums = g.cast(g.op("MatMulInteger", quantized, stored, zero), "float32")
         y = str(g.op("Mul", sums, g.weight(f"{name} rescale", columns * np.float32(values.scale))))
         return str(g.op("Add", y, bias_value)) if bias_value else y
 
@@ -121,7 +120,7 @@ class Int8Parts(Parts):
         stored_as = "output.weight" if shared else table
         levels, columns = quantize_columns(np.ascontiguousarray(self.weights[table].T))
         stored, scale = g.weight(f"{stored_as} int8", levels), g.weight(f"{stored_as} scale", columns)
-        picked = g.op("Cast", g.op("Gather", stored, ids, axis=1), to=TensorProto.FLOAT)  # (D, B, T)
+        picked = g.cast(g.op("Gather", stored, ids, axis=1), "float32")  # (D, B, T)
         scaled = g.op("Mul", picked, g.op("Gather", scale, ids, axis=0))
         x = g.op("Transpose", scaled, perm=[1, 2, 0])
         return str(g.op("Mul", x, self._scalar(self.config.d_model**0.5)))

@@ -51,8 +51,9 @@ class Decoder:
         self.runner, sizes = runner, runner.sizes
         self.memory = runner.run("encoder", {"source": source, "source_length": source_length})
         self.memory["source_length"] = source_length
+        real = self.memory["cross_key_0"].dtype
         self.cache = {
-            value.name: np.zeros((rows, sizes.heads, length, sizes.head), np.float32)
+            value.name: np.zeros((rows, sizes.heads, length, sizes.head), real)
             for value in signature.inputs("step", sizes)
             if value.name.startswith("self_")
         }

@@ -37,7 +37,7 @@ class Value:
     """An input or an output of a graph."""
 
     name: str
-    kind: str  # int64 or float32
+    kind: str  # int64, float32, or real: the precision of the variant
     axes: tuple[str, ...]  # free axes, and fields of Sizes
     meaning: str
 
@@ -56,8 +56,8 @@ SOURCE = (
     Value("source_length", "int64", ("batch",), "tokens of each source that are not padding"),
 )
 CROSS_MEMORY = (
-    Value("cross_key_{layer}", "float32", CROSS, "what the decoder layer's queries are compared with"),
-    Value("cross_value_{layer}", "float32", CROSS, "what they gather"),
+    Value("cross_key_{layer}", "real", CROSS, "what the decoder layer's queries are compared with"),
+    Value("cross_value_{layer}", "real", CROSS, "what they gather"),
 )
 
 GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
@@ -69,13 +69,13 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
             Value("request", "int64", ("rows",), "the source that each row belongs to"),
             SOURCE[1],
             *CROSS_MEMORY,
-            Value("self_key_{layer}", "float32", PAST, "keys of the cached tokens; what is past `position` is ignored"),
-            Value("self_value_{layer}", "float32", PAST, "their values"),
+            Value("self_key_{layer}", "real", PAST, "keys of the cached tokens; what is past `position` is ignored"),
+            Value("self_value_{layer}", "real", PAST, "their values"),
         ),
         (
             Value("logprobs", "float32", ("rows", "target_vocab"), "log-probability of every next token"),
-            Value("new_key_{layer}", "float32", NEW, "the key of this token, to be cached at `position`"),
-            Value("new_value_{layer}", "float32", NEW, "its value"),
+            Value("new_key_{layer}", "real", NEW, "the key of this token, to be cached at `position`"),
+            Value("new_value_{layer}", "real", NEW, "its value"),
         ),
     ),
     "full": (
@@ -83,15 +83,15 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
         (
             Value("logprobs", "float32", ("batch", "target", "target_vocab"), "of the token after each position"),
             Value(
-                "encoder_attention", "float32", ("batch", "encoder_layers", "heads", "source", "source"),
+                "encoder_attention", "real", ("batch", "encoder_layers", "heads", "source", "source"),
                 "where each source token looks",
             ),
             Value(
-                "decoder_attention", "float32", ("batch", "decoder_layers", "heads", "target", "target"),
+                "decoder_attention", "real", ("batch", "decoder_layers", "heads", "target", "target"),
                 "where each target token looks among those before it",
             ),
             Value(
-                "cross_attention", "float32", ("batch", "decoder_layers", "heads", "target", "source"),
+                "cross_attention", "real", ("batch", "decoder_layers", "heads", "target", "source"),
                 "where each target token looks in the source",
             ),
         ),

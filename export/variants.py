@@ -1,24 +1,38 @@
-"""The precisions of a bundle: how their parts are computed, and how far from torch they may be."""
+"""The precisions of a bundle: how their graphs are built, and how far from torch they may be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
-from export.builder import Array, GraphBuilder
-from export.graphs import Parts
+import onnx
+
+from export.builder import Array, WeightStore
+from export.graphs import Parts, build_graph
 from export.quantize import Int8Parts, Range
 from model.config import ModelConfig
 
-MakeParts = Callable[[GraphBuilder, ModelConfig, dict[str, Array]], Parts]
 
-# The largest distance of a certified log-probability from torch's.
-TOLERANCES = {"fp32": 1e-4, "int8": 0.5}
-# The share of held-out inputs whose answer may differ from torch's.
-DIFFERING = {"fp32": 0.0, "int8": 0.1}
+@dataclass(frozen=True)
+class Precision:
+    tolerance: float  # the largest distance of a certified log-probability from torch's
+    differing: float  # the share of held-out inputs whose answer may differ from torch's
+    real: str = "float32"  # what a number is that is not an integer
+    quantized: bool = False
 
 
-def make_parts(variant: str, calibration: dict[str, Range]) -> MakeParts:
-    if variant == "fp32":
-        return Parts
-    return partial(Int8Parts, ranges=calibration, fused=True)
+PRECISIONS = {
+    "fp32": Precision(tolerance=1e-4, differing=0.0),
+    "int8": Precision(tolerance=0.5, differing=0.1, quantized=True),
+    "fp16": Precision(tolerance=0.05, differing=0.02, real="float16"),
+}
+DEFAULT = ("fp32", "int8")  # fp16 is for CUDA
+
+
+def build_variant_graph(
+    variant: str, graph: str, config: ModelConfig, weights: dict[str, Array], calibration: dict[str, Range],
+    store: WeightStore | None = None, location: str = "",
+) -> onnx.ModelProto:  # fmt: skip
+    precision = PRECISIONS[variant]
+    parts = partial(Int8Parts, ranges=calibration, fused=True) if precision.quantized else Parts
+    return build_graph(graph, config, weights, store, location, parts, precision.real)

@@ -21,11 +21,10 @@ from onnx import numpy_helper
 
 from export import certificate, signature
 from export.bundle import Bundle, Variant
-from export.graphs import build_graph
 from export.quantize import Range
 from export.runner import Array, Runner, padded
 from export.search import search
-from export.variants import DIFFERING, make_parts
+from export.variants import PRECISIONS, build_variant_graph
 from export.weights import arrays_of
 from model.checkpoint import TrainedModel
 from model.decode import decode_all
@@ -53,7 +52,7 @@ def verify(bundle: Bundle, trained: TrainedModel | None, texts: list[str]) -> li
 def _of_variant(
     bundle: Bundle, variant: Variant, runner: Runner, trained: TrainedModel | None, texts: list[str]
 ) -> Iterator[str]:
-    yield from check_interface(runner)
+    yield from check_interface(runner, PRECISIONS[variant.name].real)
     checks = {
         "rows": check_rows(runner),
         "certificate": check_certificate(bundle.certificate, runner, variant.tolerance),
@@ -61,9 +60,9 @@ def _of_variant(
     if trained is not None:
         checks |= {
             "weights": check_weights(variant, trained),
-            "decoding": check_decoding(runner, trained, texts, DIFFERING[variant.name]),
+            "decoding": check_decoding(runner, trained, texts, PRECISIONS[variant.name].differing),
         }
-        if variant.name == "fp32":  # random inputs are no inputs to calibrate for
+        if not PRECISIONS[variant.name].quantized:  # random inputs are nothing that ranges were calibrated for
             checks["values"] = check_values(runner, trained, variant.tolerance)
     for name, check in checks.items():
         try:
@@ -72,8 +71,8 @@ def _of_variant(
             yield f"{name}: onnxruntime fails: {str(error).splitlines()[0]}"
 
 
-def check_interface(runner: Runner) -> Iterator[str]:
-    kinds = {"tensor(int64)": "int64", "tensor(float)": "float32"}
+def check_interface(runner: Runner, real: str) -> Iterator[str]:
+    kinds = {"int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)"}
     for graph, session in runner.sessions.items():
         for side, wanted, found in (
             ("input", signature.inputs(graph, runner.sizes), session.get_inputs()),
@@ -87,8 +86,9 @@ def check_interface(runner: Runner) -> Iterator[str]:
                     yield f"{graph}: {side} {value.name} is missing"
                     continue
                 have, shape = by_name[value.name], value.shape(runner.sizes)
-                if kinds.get(have.type) != value.kind:
-                    yield f"{graph}: {side} {value.name} holds {have.type}, not {value.kind}"
+                kind = real if value.kind == "real" else value.kind
+                if have.type != kinds[kind]:
+                    yield f"{graph}: {side} {value.name} holds {have.type}, not {kind}"
                 for axis, (size, expected) in enumerate(zip(have.shape, shape, strict=False)):
                     if size != expected:
                         yield f"{graph}: axis {axis} of {side} {value.name} is {size}, not {expected}"
@@ -98,10 +98,10 @@ def check_interface(runner: Runner) -> Iterator[str]:
 
 def check_weights(variant: Variant, trained: TrainedModel) -> Iterator[str]:
     arrays = arrays_of(trained.model)
-    parts = make_parts(variant.name, {name: Range(**values) for name, values in variant.calibration.items()})
+    ranges = {name: Range(**values) for name, values in variant.calibration.items()}
     seen: set[str] = set()
     for graph, path in variant.graphs.items():
-        wanted = initializers(build_graph(graph, trained.config, arrays, make_parts=parts))
+        wanted = initializers(build_variant_graph(variant.name, graph, trained.config, arrays, ranges))
         stored = initializers(onnx.load(str(path)))
         for name in sorted((wanted.keys() | stored.keys()) - seen):
             seen.add(name)
