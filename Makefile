@@ -9,7 +9,7 @@ DATA ?= runs/data
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate baseline card bench-train bench-memory clean
+.PHONY: help serve test lint format data train evaluate baseline card bench-train bench-memory bench-kernels clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -67,6 +67,9 @@ bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transf
 
 bench-memory: .venv/all ## memory of reading a corpus of 5 million lines
 	$(BIN)/python -m bench.corpus_memory --out bench/results/corpus_memory.json
+
+bench-kernels: .venv/all ## matrix products on onnxruntime: speed, error, and the same bits in a batch
+	$(BIN)/python -m bench.kernels --out bench/results/kernels.json
 
 clean: ## remove the environment and caches, never a run
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -169,7 +169,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     try:
         return name, _parse(kind, raw)
     except ValueError:
-        wanted = "one of true, false" if kind is bool else f"a value of type {kind.__name__}"
+        wanted = {bool: "one of true, false", int: "a whole number", float: "a number"}[kind]
         raise ConfigError(f"--set {name}= takes {wanted}, not {raw!r}.") from None
 
 

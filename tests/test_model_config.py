@@ -44,7 +44,7 @@ def test_a_setting_has_the_type_of_its_option(text: str, value: object) -> None:
     [
         ("dropuot=0.2", "--set takes name=value with a name of d_model, "),
         ("dropout", "--set takes name=value"),
-        ("steps=many", "--set steps= takes a value of type int, not 'many'"),
+        ("steps=many", "--set steps= takes a whole number, not 'many'"),
         ("bias=maybe", "--set bias= takes one of true, false, not 'maybe'"),
         ("source_vocab=3", "--set takes name=value"),
     ],
