@@ -63,8 +63,18 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         torch=config["versions"]["torch"],
         rows="\n".join(rows),
         version=baseline["version"],
+        phases=_phases(history),
         order=baseline["order"],
     )
+
+
+def _phases(history: list[dict[str, Any]]) -> str:
+    """A table of the options that training went on with, and from which step."""
+    told = [entry for entry in history if entry["kind"] == "options"]
+    names = list(told[-1]["options"])
+    lines = ["| from step | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    lines += [f"| {e['step']} | " + " | ".join(str(e["options"][name]) for name in names) + " |" for e in told]
+    return "\n".join(lines)
 
 
 def _unlike_preset(train: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +137,9 @@ Phonetisaurus {version} is trained on the same file; its order and smoothing are
     attendant release runs/g2p --out model/default
     make card
 
-It was resumed several times; the learning rate's curve shows where its schedule was changed.
+It was stopped and resumed with other options on the way, as its history tells:
+
+{phases}
 """
 
 

@@ -1,4 +1,4 @@
-"""The history of a run: JSON lines, one per logged step and per validation."""
+"""The history of a run: JSON lines, one per logged step, per validation, and per change of options."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ class History:
         if self._writes:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
+
+    def add_options(self, step: int, options: dict[str, Any]) -> None:
+        """What training goes on with from a step, if it is not what it went on with before."""
+        entries = read_history(self._path) if self._path.exists() else []
+        told = [entry["options"] for entry in entries if entry["kind"] == "options"]
+        if not told or told[-1] != options:
+            self.add(kind="options", step=step, options=options)
 
     def cut_after(self, step: int) -> None:
         """Forget what came after a step, before training goes on from it."""

@@ -33,6 +33,9 @@ from model.prepare import Plan, prepare
 from model.progress import TrainingProgress
 from model.transformer import Transformer
 
+# The options that a history tells whenever they change.
+TOLD = ("optimizer", "schedule", "learning_rate", "steps", "decay", "batch_tokens", "accumulate", "label_smoothing")
+
 
 @dataclass(frozen=True)
 class Result:
@@ -110,6 +113,10 @@ class Trainer:
                 checkpoint.load_optimizer(saved[-1], self.optimizer)
         self.at.optimizer = self.options.optimizer
         self.history.cut_after(self.at.step)
+        options = {name: getattr(self.options, name) for name in TOLD} | {
+            name: getattr(self.model_config, name) for name in ("dropout", "attention_dropout", "ff_dropout")
+        }
+        self.history.add_options(self.at.step, options)
 
     def _stopped_early(self) -> bool:
         return 0 < self.options.patience <= self.at.stale

@@ -123,7 +123,7 @@ def test_two_processes_compute_what_one_does_with_the_joint_batch(tsv: Path, tmp
     )
     a, b = last_weights(one), last_weights(two)
     assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
-    losses = [[e["loss"] for e in read_history(r / "history.jsonl")] for r in (one, two)]
+    losses = [[e["loss"] for e in read_history(r / "history.jsonl") if "loss" in e] for r in (one, two)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
@@ -195,6 +195,15 @@ def test_a_resumed_run_may_be_made_longer(tsv: Path, tmp_path: Path) -> None:
     run(tsv, tmp_path / "run")
     assert run(tsv, tmp_path / "run", resume=True, steps=16).step == 16
     assert json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["train"]["steps"] == 16
+
+
+def test_the_history_tells_every_change_of_options(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run")
+    run(tsv, tmp_path / "run", resume=True)
+    run(tsv, tmp_path / "run", resume=True, steps=16, learning_rate=1e-4)
+    told = [e for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "options"]
+    assert [entry["step"] for entry in told] == [0, 12]
+    assert told[1]["options"]["learning_rate"] == 1e-4
 
 
 def test_a_resumed_run_may_change_its_optimizer(tsv: Path, tmp_path: Path) -> None:
