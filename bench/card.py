@@ -57,6 +57,7 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         valid_pairs=f"{data['valid']['pairs']:,}",
         words=f"{found['searches']['greedy']['sources']:,}",
         steps=f"{last['step']:,}",
+        last_step=last["step"],
         passes=last["epoch"],
         hours=f"{last['seconds'] / 3600:.1f}",
         cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
@@ -134,7 +135,7 @@ Phonetisaurus {version} is trained on the same file; its order and smoothing are
     attendant data g2p --out runs/data
     attendant train --preset g2p --data runs/data/train.tsv --valid runs/data/valid.tsv --out runs/g2p \\
       --source-tokenizer chars --target-tokenizer words --resume {settings}
-    attendant release runs/g2p --out model/default
+    attendant release runs/g2p --out model/default --step {last_step}
     make card
 
 It was stopped and resumed with other options on the way, as its history tells:

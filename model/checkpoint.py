@@ -63,9 +63,11 @@ def load_trained(run: Path, device: str = "cpu") -> TrainedModel:
     )
 
 
-def release(run: Path, out: Path) -> None:
-    """The best weights of a run in half precision, with all that using them needs and nothing that training did."""
+def release(run: Path, out: Path, step: int | None = None) -> None:
+    """The best weights of a run, or those of a step, in half precision, with all that using them needs and no more."""
     trained = load_trained(run)
+    if step is not None:
+        load_weights(trained.model, checkpoint_path(run, step) / MODEL)
     half = {name: weight.half() for name, weight in weights_of(trained.model).items()}
 
     def fill(directory: Path) -> None:
@@ -130,6 +132,7 @@ def average_with(weights: dict[str, Tensor], others: list[Path]) -> dict[str, Te
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:
     save_file({name: value.cpu().contiguous() for name, value in weights.items()}, path)
+    path.chmod(0o644)  # safetensors writes for the owner's eyes only
 
 
 def checkpoints(run: Path, kind: str = "step") -> list[Path]:

@@ -123,12 +123,13 @@ def plot(parser: ArgumentParser, arguments: list[str]) -> None:
 def release(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train wrote")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="a new directory")
+    parser.add_argument("--step", type=int, metavar="N", help="a checkpoint's own weights (default: the best average)")
     options = parser.parse_args(arguments)
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
 
     from model import checkpoint
 
-    checkpoint.release(options.run, options.out)
+    checkpoint.release(options.run, options.out, options.step)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     print(f"{options.out}: {size / 1e6:.1f} MB, half precision")
