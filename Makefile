@@ -9,7 +9,7 @@ DATA ?= runs/data
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate baseline card bench-train bench-memory bench-kernels clean
+.PHONY: help serve test lint format data train evaluate export verify baseline card bench-train bench-memory bench-kernels clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,12 @@ train: $(DATA)/train.tsv ## train the default model into RUN, for hours; goes on
 evaluate: $(DATA)/train.tsv ## error rates of the committed model on the test part, greedy and beam 5
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --json runs/greedy.json
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --beam-size 5 --json runs/beam.json
+
+export: .venv/all ## the default model's bundle, in runs/bundle
+	$(BIN)/attendant export model/default --out runs/bundle --name g2p --force
+
+verify: .venv/all ## runs/bundle against the default model
+	$(BIN)/attendant verify runs/bundle --checkpoint model/default
 
 baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored on the same files
 	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json
