@@ -89,12 +89,16 @@ def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _check_same_run(plan: Plan) -> None:
-    """A resumed run keeps its model, tokenizers and data; how it is trained may change, and config.json follows."""
+    """A resumed run keeps its model, tokenizers and data; how it is trained may change, and config.json follows.
+
+    Dropout is part of the model's options, but of how it is trained: it may change too.
+    """
     if not plan.resume:
         raise UserError(f"{plan.out} holds a run already; add --resume to go on with it, or name another --out.")
     saved = checkpoint.read_config(plan.out)
     model = {k: v for k, v in config.to_json(plan.model).items() if not k.endswith("_vocab")}
-    changed = [name for name, value in model.items() if saved["model"][name] != value]
+    dropout = {name: value for name, value in model.items() if name.endswith("dropout")}
+    changed = [name for name, value in model.items() if name not in dropout and saved["model"][name] != value]
     if saved["tokenizers"] != _tokenizer_kinds(plan):
         changed.append("the tokenizers")
     for name, tsv in (("train", plan.data), ("valid", plan.valid)):
@@ -103,6 +107,7 @@ def _check_same_run(plan: Plan) -> None:
     if changed:
         raise UserError(f"{plan.out} was begun with other values of {', '.join(changed)}; resume it with those.")
     saved["train"] = config.to_json(plan.train)
+    saved["model"] |= dropout
     checkpoint.write_json(saved, plan.out / checkpoint.CONFIG)
 
 

@@ -206,6 +206,12 @@ def test_the_history_tells_every_change_of_options(tsv: Path, tmp_path: Path) ->
     assert told[1]["options"]["learning_rate"] == 1e-4
 
 
+def test_a_resumed_run_may_change_its_dropout(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run")
+    run(tsv, tmp_path / "run", resume=True, steps=16, dropout=0.3)
+    assert checkpoint.load_trained(tmp_path / "run").config.dropout == 0.3
+
+
 def test_a_resumed_run_may_change_its_optimizer(tsv: Path, tmp_path: Path) -> None:
     run(tsv, tmp_path / "run")
     assert run(tsv, tmp_path / "run", resume=True, steps=16, optimizer="muon").step == 16
