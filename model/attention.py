@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from model.config import ModelConfig
 from model.dropout import Dropout
 
-# From this many keys on, torch's fused kernel is faster than the products written out (`make bench-train`).
+# From this many keys on, torch's fused kernel is used; below, a whole step was as fast with the products written out
+# (docs/decisions/004-training-speed.md).
 FUSED_FROM_KEYS = 48
 
 

@@ -2,8 +2,8 @@
 
 torch draws one random float per element, in one thread: for a batch of 4,608 positions of 256 features that takes as
 long as the matrix products of a whole sub-layer. A share is as well decided by one random byte per element (the
-share is then a multiple of 1/256), eight of which come with each 64-bit draw: about five times faster, forward and
-backward together (`make bench-train` shows the effect on a whole step). Other devices use torch's own.
+share is then a multiple of 1/256), eight of which come with each 64-bit draw: about four times faster, forward and
+backward together (docs/decisions/004-training-speed.md). Other devices use torch's own.
 """
 
 from __future__ import annotations

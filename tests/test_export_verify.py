@@ -69,7 +69,7 @@ def test_the_commands_export_and_verify(
     assert attendant.main(["export"]) == 2
 
 
-def tampered(good: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], graph: str = "step") -> list[Path]:
+def tampered(good: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> list[Path]:
     """A copy of the graphs with some weights changed and kept inside."""
     shutil.copytree(good, tmp_path / "copy")
     paths = [tmp_path / "copy" / "fp32" / f"{name}.onnx" for name in ("encoder", "step", "full")]
