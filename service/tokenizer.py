@@ -1,0 +1,38 @@
+"""A bundle's tokenizers: text to ids and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+
+
+class Tokenizer:
+    def __init__(self, path: Path, special_ids: dict[str, int]) -> None:
+        self._backend = Backend.from_file(str(path))
+        self._unknown = special_ids["unk"]
+        self._silent = {special_ids[name] for name in ("pad", "bos", "eos")}
+        self.size: int = self._backend.get_vocab_size()
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of a text, without start or end token."""
+        return tuple(self._backend.encode(text).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; start, end and padding say nothing."""
+        return str(self._backend.decode([i for i in ids if i not in self._silent], skip_special_tokens=False))
+
+    def token(self, index: int) -> str:
+        return str(self._backend.id_to_token(index))
+
+    def index(self, token: str) -> int | None:
+        """The id of a token, or None if the vocabulary lacks it."""
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def unknown_pieces(self, text: str) -> list[str]:
+        """The pieces of a text that the vocabulary lacks, in order."""
+        encoding = self._backend.encode(text)
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        return [text[start:stop] for index, (start, stop) in pairs if index == self._unknown]
