@@ -1,0 +1,234 @@
+"""An engine without a model: deterministic answers from a thread of its own, with hooks to pause, fail and refuse.
+
+Its "model" is a function from (source, prefix) to a distribution, so what it generates, scores and distributes agree.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.bundle import Bundle, Variant
+from export.signature import Sizes
+from model.tokenizer import learn
+from service.errors import CancelledError, DeadlineError, NotReadyError, QueueFullError
+from service.tasks import (
+    Array,
+    Distribution,
+    Finished,
+    Generate,
+    Generated,
+    Hypothesis,
+    Ids,
+    Listener,
+    NewTokens,
+    NextToken,
+    Score,
+    Scored,
+    Task,
+    Timing,
+)
+from service.tokenizer import Tokenizer
+
+SPECIAL = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}
+PHONES = ["AA", "AE", "B", "CH", "D", "EH", "F", "G", "HH", "IY", "K", "L", "M", "N", "OW", "P", "R", "S", "T", "UW"]
+TIMING = Timing(0.001, 0.002, 0.003)
+POLL = 0.002  # seconds between looks at deadlines
+
+
+def make_bundle(directory: Path, name: str = "fake", source: int = 16, target: int = 20) -> Bundle:
+    """A bundle with real tokenizers (letters to phones) and nothing else behind it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    learn("chars", ["abcdefghijklmnopqrstuvwxyz'é"]).save(directory / "source.json")
+    learn("words", [" ".join(PHONES)]).save(directory / "target.json")
+    sizes = Sizes(
+        source_vocab=32, target_vocab=len(PHONES) + 4, d_model=16, d_ff=24, heads=2, encoder_layers=2,
+        decoder_layers=2, max_length=64,
+    )  # fmt: skip
+    return Bundle(
+        directory=directory,
+        name=name,
+        sizes=sizes,
+        special_ids=SPECIAL,
+        limits={"max_source_length": source, "max_target_length": target},
+        tokenizers={side: directory / f"{side}.json" for side in ("source", "target")},
+        variants={"fp32": Variant("fp32", {}, 1e-4, {})},
+        certificate={},
+        produced_by={"attendant": "test"},
+    )
+
+
+@dataclass(eq=False)
+class FakeTicket:
+    engine: FakeEngine
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        with self.engine.changed:
+            self.cancelled = True
+            self.engine.changed.notify_all()
+
+
+@dataclass(eq=False)
+class Job:
+    ticket: FakeTicket
+    index: int
+    task: Task
+    listener: Listener
+    deadline: float | None
+    ids: Ids
+    told: int = 0
+    logprobs: list[float] = field(default_factory=list)
+
+
+class FakeEngine:
+    drift = 1e-6
+
+    def __init__(self, bundle: Bundle, max_queue_requests: int = 1024) -> None:
+        self.bundle = bundle
+        self.source = Tokenizer(bundle.tokenizers["source"], bundle.special_ids)
+        self.target = Tokenizer(bundle.tokenizers["target"], bundle.special_ids)
+        self.max_queue_requests = max_queue_requests
+        self.pause_after: int | None = None  # tokens after which every task waits, until this is None again
+        self.failure: Exception | None = None  # every task fails with it
+        self.refusal: Exception | None = None  # submit raises it
+        self.submitted: list[Task] = []
+        self.cancelled = 0  # tasks that ended by a cancelled ticket
+        self.changed = threading.Condition()
+        self._jobs: list[Job] = []
+        self._stop_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="fake-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "precision": "fp32", "provider": "cpu", "provider_fallback": None, "threads": 1, "max_rows": 64,
+            "max_queue_requests": self.max_queue_requests, "max_queue_tokens": 200_000,
+            "certificate": {"drift": self.drift, "tolerance": 1e-4, "samples": 3},
+        }  # fmt: skip
+
+    def submit(self, tasks: Sequence[Task], listener: Listener, deadline: float | None = None) -> FakeTicket:
+        with self.changed:
+            if self.refusal is not None:
+                raise self.refusal
+            if self._stop_at is not None:
+                raise NotReadyError("the service is stopping.")
+            if len(self._jobs) + len(tasks) > self.max_queue_requests:
+                raise QueueFullError("the queue is full; try again in 1 s.", 1)
+            ticket = FakeTicket(self)
+            self.submitted += tasks
+            for index, task in enumerate(tasks):
+                ids = task.prefix if isinstance(task, Generate) else ()
+                job = Job(ticket, index, task, listener, deadline, ids)
+                job.logprobs = self._score(task.source, ids)
+                self._jobs.append(job)
+            self.changed.notify_all()
+            return ticket
+
+    def close(self, grace: float = 0.0) -> None:
+        with self.changed:
+            self._stop_at = time.monotonic() + grace
+            self.changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def waiting(self) -> int:
+        return 0
+
+    def running(self) -> int:
+        return len(self._jobs)
+
+    def resume(self) -> None:
+        with self.changed:
+            self.pause_after = None
+            self.changed.notify_all()
+
+    def _run(self) -> None:
+        with self.changed:
+            while self._jobs or self._stop_at is None:
+                outcomes = [(job, self._step(job)) for job in self._jobs]
+                self._jobs = [job for job, outcome in outcomes if outcome is None]
+                for job, outcome in outcomes:
+                    if outcome is not None:
+                        job.listener(Finished(job.index, outcome))
+                pause = POLL if self.pause_after is not None else 0
+                self.changed.wait(pause if self._jobs else None)
+
+    def _step(self, job: Job) -> Any:
+        """One token more, or the outcome."""
+        if job.ticket.cancelled:
+            self.cancelled += 1
+            return CancelledError()
+        if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            return NotReadyError("the service is stopping.")
+        if self.failure is not None:
+            return self.failure
+        if job.deadline is not None and time.monotonic() >= job.deadline:
+            return self._late(job)
+        if self.pause_after is not None and len(job.ids) >= self.pause_after:
+            return None
+        if isinstance(job.task, NextToken):
+            return self._distribution(job.task)
+        if isinstance(job.task, Score):
+            return Scored(tuple(self._score(job.task.source, (*job.task.target, SPECIAL["eos"]))), TIMING)
+        return self._extend(job, job.task)
+
+    def _extend(self, job: Job, task: Generate) -> Generated | None:
+        table = self._logprobs(task.source, job.ids, task.options.seed if task.options.samples else 0)
+        best = int(table.argmax())
+        job.logprobs.append(float(self._logprobs(task.source, job.ids)[best]))
+        if best != SPECIAL["eos"]:
+            job.ids = (*job.ids, best)
+        self._tell(job, task)
+        if best == SPECIAL["eos"]:
+            return self._generated(job, task, "stop")
+        return self._generated(job, task, "length") if len(job.ids) >= task.options.max_length else None
+
+    def _tell(self, job: Job, task: Generate) -> None:
+        if task.stream and len(job.ids) > job.told:
+            new = slice(job.told, len(job.ids))
+            job.listener(NewTokens(job.index, job.ids[new], tuple(job.logprobs[new])))
+            job.told = len(job.ids)
+
+    def _late(self, job: Job) -> Any:
+        if isinstance(job.task, Generate) and len(job.ids) > len(job.task.prefix):
+            return self._generated(job, job.task, "deadline")
+        return DeadlineError("the deadline passed before anything could be answered; raise timeout_ms.")
+
+    def _generated(self, job: Job, task: Generate, reason: str) -> Generated:
+        return Generated(tuple(self._hypotheses(job, task, reason)), TIMING)
+
+    def _hypotheses(self, job: Job, task: Generate, reason: str) -> Iterator[Hypothesis]:
+        """The path found, then the same path with its last token replaced by ever higher ids."""
+        penalty = task.options.length_penalty
+        for number in range(task.options.num_hypotheses):
+            ids = job.ids
+            if number:
+                ids = (*ids[:-1], 4 + number % len(PHONES))
+            logprobs = job.logprobs if not number else self._score(task.source, (*ids, SPECIAL["eos"]))
+            yield Hypothesis(ids, tuple(logprobs), sum(logprobs) / len(logprobs) ** penalty, reason)
+
+    def _distribution(self, task: NextToken) -> Distribution:
+        return Distribution(
+            self._logprobs(task.source, task.prefix), tuple(self._score(task.source, task.prefix)), TIMING
+        )
+
+    def _score(self, source: Ids, target: Ids) -> list[float]:
+        return [float(self._logprobs(source, target[:i])[token]) for i, token in enumerate(target)]
+
+    def _logprobs(self, source: Ids, prefix: Ids, seed: int = 0) -> Array:
+        """After as many tokens as the source has, the end is likeliest."""
+        rng = np.random.default_rng([seed, len(source), *source, *prefix])
+        logits = rng.normal(size=len(PHONES) + 4).astype(np.float32)
+        logits[SPECIAL["eos"]] += 8 if len(prefix) >= len(source) else -8
+        logits[[SPECIAL["pad"], SPECIAL["bos"], SPECIAL["unk"]]] -= 20
+        return np.asarray(logits - math.log(np.exp(logits.astype(np.float64)).sum()), dtype=np.float32)
