@@ -1,0 +1,156 @@
+"""Every setting of the service: a flag and an ATTENDANT_ variable of the same name; the flag wins."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+PREFIX = "ATTENDANT_"
+NOT_SETTINGS = {"ATTENDANT_TRACEBACK"}  # read by the command itself
+SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+KEY = re.compile(r"[!-+\--~]+")  # what a header can carry, without space and comma
+
+
+class SettingsError(Exception):
+    """Everything wrong with the settings, a sentence each."""
+
+    def __init__(self, sentences: list[str], exit_code: int) -> None:
+        super().__init__(" ".join(sentences))
+        self.sentences, self.exit_code = sentences, exit_code
+
+
+def setting(default: Any, about: str, *, unit: str = "", low: float | None = None, high: float | None = None,
+            choices: tuple[str, ...] = (), secret: bool = False) -> Any:  # fmt: skip
+    """A field with what help, documentation and checks need."""
+    metadata = {"about": about, "unit": unit, "low": low, "high": high, "choices": choices}
+    return field(default=default, repr=not secret, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    bundle: Path | None = setting(None, "the bundle's directory; without it, the embedded model")  # noqa: RUF009
+    host: str = setting("127.0.0.1", "the address to listen on; 0.0.0.0 is every one")
+    port: int = setting(8000, "the port to listen on; 0: any free one", low=0, high=65535)
+    api_keys: tuple[str, ...] = setting((), "keys, comma-separated; with any, requests must carry one", secret=True)
+    provider: str = setting("auto", "what computes; auto: cuda where it answers", choices=("auto", "cpu", "cuda"))
+    precision: str = setting("auto", "which variant of the bundle; auto: the fastest here",
+                             choices=("auto", "int8", "fp32", "fp16"))  # fmt: skip
+    threads: int = setting(0, "of computation; 0: as many as the container's processors", low=0, high=1024)
+    max_rows: int = setting(0, "hypotheses computed in one step; 0: by the memory limit", low=0, high=65536)
+    max_queue_requests: int = setting(1024, "texts waiting; over it requests get 429", low=1, high=10**6)
+    max_queue_tokens: int = setting(200_000, "what may wait together, source and possible target tokens; over it 429",
+                                    unit="tokens", low=1, high=10**9)  # fmt: skip
+    max_body_bytes: int = setting(2**20, "of a request, also after decompression; over it 413", unit="bytes",
+                                  low=1024, high=2**30)  # fmt: skip
+    max_inputs: int = setting(256, "texts in one request", low=1, high=10**6)
+    max_beam_size: int = setting(32, "of beam_size and num_hypotheses", low=1, high=4096)
+    timeout_ms: int = setting(60_000, "the deadline of a request that names none; 0: none", unit="ms",
+                              low=0, high=86_400_000)  # fmt: skip
+    grace_seconds: float = setting(30.0, "for accepted requests to finish, at a stop and after a reload", unit="s",
+                                   low=0, high=86_400)  # fmt: skip
+    keep_alive_seconds: int = setting(75, "before an idle connection is closed", unit="s", low=1, high=86_400)
+    log_format: str = setting("text", "of the log on standard error", choices=("text", "json"))
+    log_level: str = setting("info", "the least that is logged; requests are info",
+                             choices=("debug", "info", "warning", "error"))  # fmt: skip
+    log_texts: bool = setting(False, "also log the texts of requests and answers")
+
+    def __post_init__(self) -> None:
+        sentences = [s for f in fields(self) if (s := _problem(f, getattr(self, f.name), f.name)) is not None]
+        if sentences:
+            raise SettingsError(sentences, 1)
+
+
+def variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def read_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
+    """Settings by flags (name: text), else by the environment, else by default; all problems at once."""
+    known = {f.name: f for f in fields(Settings)}
+    values: dict[str, Any] = {}
+    problems = [_unknown(name) for name in sorted(environment) if _is_unknown(name)]
+    bad_flag = False
+    for name, setting_field in known.items():
+        shown = flag(name) if name in flags else variable(name)
+        text = flags.get(name, environment.get(variable(name)))
+        if text is None:
+            continue
+        try:
+            values[name] = _parse(setting_field, text)
+            problem = _problem(setting_field, values[name], shown)
+        except ValueError:
+            problem = f"{shown} takes {takes(setting_field)}, not {text!r}."
+        if problem is not None:
+            problems.append(problem)
+            bad_flag |= name in flags
+    if problems:
+        raise SettingsError(problems, 2 if bad_flag else 1)
+    return Settings(**values)
+
+
+def takes(setting_field: Field[Any]) -> str:
+    """What a setting takes, in words."""
+    about = setting_field.metadata
+    if about["choices"]:
+        return "one of " + ", ".join(about["choices"])
+    if setting_field.type == "bool":
+        return "true or false"
+    if setting_field.type in ("int", "float"):
+        kind = "a whole number" if setting_field.type == "int" else "a number"
+        return f"{kind} from {about['low']} to {about['high']}"
+    return {"bundle": "a directory", "api_keys": "keys of visible ASCII characters, comma-separated"}.get(
+        setting_field.name, "a text that is not empty"
+    )
+
+
+def _parse(setting_field: Field[Any], text: str) -> Any:
+    """The value of a text, or a ValueError."""
+    text = text.strip()
+    if not text:
+        raise ValueError("empty")
+    kind = setting_field.type
+    if kind == "int":
+        return int(text)
+    if kind == "float":
+        return float(text)
+    if kind == "bool":
+        if text.lower() not in SWITCHES:
+            raise ValueError("no switch")
+        return SWITCHES[text.lower()]
+    if kind == "Path | None":
+        return Path(text)
+    return tuple(key.strip() for key in text.split(",")) if kind == "tuple[str, ...]" else text
+
+
+def _problem(setting_field: Field[Any], value: Any, shown: str) -> str | None:
+    """What is wrong with a value, as a sentence; a key is never shown."""
+    about = setting_field.metadata
+    if setting_field.name == "api_keys":
+        good = all(KEY.fullmatch(key) for key in value)
+        return None if good else f"{shown} takes {takes(setting_field)}; one of those given is not."
+    good = not about["choices"] or value in about["choices"]
+    if about["low"] is not None:
+        good = math.isfinite(value) and about["low"] <= value <= about["high"]
+    elif setting_field.type == "str" and not about["choices"]:
+        good = bool(value)
+    return None if good else f"{shown} takes {takes(setting_field)}, not {value!r}."
+
+
+def _is_unknown(name: str) -> bool:
+    settings = {variable(f.name) for f in fields(Settings)}
+    return name.startswith(PREFIX) and name not in settings | NOT_SETTINGS
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), [f.name for f in fields(Settings)], 1)
+    hint = f"did you mean {variable(near[0])}?" if near else "attendant serve --help lists the settings."
+    return f"{name} is no setting; {hint}"
