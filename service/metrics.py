@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, product
-from math import inf
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -92,7 +91,7 @@ class Metrics:
         self._fallback = _Gauge("provider_fallback", "1 if CUDA was to be used and the CPU is.")
         self._rows_limit = _Gauge("batch_rows_limit", "Hypotheses that a step can hold.")
         self._queue_limit = _Gauge("queue_limit", "Texts that the queue can hold.")
-        self._memory_limit = _Gauge("memory_limit_bytes", "Memory that the container may use; +Inf: any.")
+        self._memory_limit = _Gauge("memory_limit_bytes", "Memory that the process may come to hold.")
         self._model = _Info("model_info", "The model that is served.", ("name", "precision", "provider"))
         self._build = _Info("build_info", "The running program.", ("version", "onnxruntime", "python"))
         self._registry = registry
@@ -161,11 +160,11 @@ class Metrics:
         self._fallback.set(fallback)
         self._tolerance.set(tolerance)
 
-    def limits(self, rows: int, queue: int, memory: int | None) -> None:
-        """Hypotheses in a step, texts in the queue, bytes of memory (None: no limit)."""
+    def limits(self, rows: int, queue: int, memory: int) -> None:
+        """Hypotheses in a step, texts in the queue, bytes of memory."""
         self._rows_limit.set(rows)
         self._queue_limit.set(queue)
-        self._memory_limit.set(inf if memory is None else memory)
+        self._memory_limit.set(memory)
 
     def ready(self, ready: bool) -> None:
         self._ready.set(ready)

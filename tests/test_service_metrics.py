@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -105,13 +104,11 @@ def test_gauges_hold_what_they_were_last_told(metrics: Metrics) -> None:
     assert value(metrics, "ready") == 1
 
 
-def test_limits_are_told_and_no_limit_of_memory_is_infinity(metrics: Metrics) -> None:
+def test_limits_are_told(metrics: Metrics) -> None:
     metrics.limits(rows=64, queue=1024, memory=2**30)
     assert value(metrics, "batch_rows_limit") == 64
     assert value(metrics, "queue_limit") == 1024
     assert value(metrics, "memory_limit_bytes") == 2**30
-    metrics.limits(rows=64, queue=1024, memory=None)
-    assert value(metrics, "memory_limit_bytes") == math.inf
 
 
 def test_a_new_model_takes_the_place_of_the_old_one(metrics: Metrics) -> None:
