@@ -13,7 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET = 20
 IR_VERSION = 10
 CONTRIB = "com.microsoft"  # onnxruntime's own operators
-ELEMENT_TYPES = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+ELEMENT_TYPES = {
+    "int64": TensorProto.INT64,
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "int32": TensorProto.INT32,
+}
 SMALLEST_STORED = 1024  # bytes; what is smaller stays in the graph
 ALIGNMENT = 64  # bytes
 

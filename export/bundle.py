@@ -2,7 +2,8 @@
 
     manifest.json               what the model is, its variants, a digest of every file, the certificate
     tokenizers/source.json      and target.json
-    VARIANT/encoder.onnx        and step.onnx, full.onnx, as export/signature.py describes them
+    VARIANT/encoder.onnx        and step.onnx, full.onnx, as export/signature.py describes them;
+                                fast_encoder.onnx and fast_step.onnx for the CPU
     VARIANT/weights.bin         what they share
 
 `read_bundle` believes nothing: every file is there, is listed and has its digest; no path leaves the directory; every
@@ -23,7 +24,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from export import onnx_file
-from export.signature import GRAPHS, Sizes
+from export.signature import GRAPHS, REQUIRED, Sizes, Value, inputs, outputs
+
+__all__ = ["Bundle", "BundleError", "Sizes", "Value", "Variant", "inputs", "outputs", "read_bundle", "write_bundle"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -68,7 +71,7 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "variants": (
         dict,
         {
-            "graphs": dict.fromkeys(GRAPHS, str),
+            "graphs": (dict, str),
             "tolerance": float,
             "calibration": (dict, dict.fromkeys(("low", "high"), float)),
         },
@@ -127,6 +130,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         hint = "update attendant" if manifest["format"] > FORMAT else "export the model again"
         raise BundleError(f"{path} has format {manifest['format']}, and this version reads {FORMAT}; {hint}.")
     _check_fields(manifest, MANIFEST_FIELDS, "", path)
+    for name, variant in manifest["variants"].items():
+        _check_graph_names(name, variant["graphs"], path)
     if not manifest["variants"]:
         raise BundleError(f"{path} lists no variant.")
     return manifest
@@ -215,6 +220,15 @@ def _check_graph(path: Path, directory: Path, listed: dict[str, str]) -> None:
         name = (path.parent.relative_to(directory) / location).as_posix()
         if ".." in PurePosixPath(location).parts or location.startswith("/") or name not in listed:
             raise BundleError(f"{path} refers to {location!r} for its weights, which is not a file of the bundle.")
+
+
+def _check_graph_names(variant: str, graphs: dict[str, str], path: Path) -> None:
+    for name in REQUIRED:
+        if name not in graphs:
+            raise BundleError(f"{path}: variant {variant} lacks the graph {name!r}.")
+    for name in graphs:
+        if name not in GRAPHS:
+            raise BundleError(f"{path}: variant {variant} has a graph {name!r}, which format {FORMAT} does not know.")
 
 
 def _check_fields(value: Any, fields: Any, where: str, path: Path) -> None:

@@ -18,8 +18,7 @@ from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
 from export.graphs import sizes_of
 from export.quantize import CALIBRATION_PAIRS, Range, calibrate
-from export.signature import GRAPHS
-from export.variants import DEFAULT, PRECISIONS, build_variant_graph
+from export.variants import DEFAULT, PRECISIONS, build_variant_graph, graphs_of
 from export.verify import verify
 from export.weights import arrays_of
 from model import checkpoint
@@ -50,7 +49,9 @@ def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, 
         ranges = calibrate(trained.config, arrays, calibration_pairs(run, trained))
         for variant in variants:
             write_graphs(variant, trained.config, arrays, ranges, directory / variant)
-        return describe(run, trained, name, make_certificate(trained, texts), describe_variants(variants, ranges))
+        return describe(
+            run, trained, name, make_certificate(trained, texts), describe_variants(variants, trained.config, ranges)
+        )
 
     def prove(bundle: Bundle) -> None:
         problems = verify(bundle, trained, texts)
@@ -84,19 +85,20 @@ def write_graphs(
 ) -> None:
     directory.mkdir()
     store = WeightStore()
-    for graph in GRAPHS:
+    graphs = graphs_of(variant, config)
+    for graph in graphs:
         model = build_variant_graph(variant, graph, config, arrays, ranges, store, WEIGHTS)
         (directory / f"{graph}.onnx").write_bytes(model.SerializeToString(deterministic=True))
     store.write(directory / WEIGHTS)
-    for graph in GRAPHS:
+    for graph in graphs:
         onnx.checker.check_model(str(directory / f"{graph}.onnx"), full_check=True)
 
 
-def describe_variants(variants: Sequence[str], ranges: dict[str, Range]) -> dict[str, Any]:
+def describe_variants(variants: Sequence[str], config: ModelConfig, ranges: dict[str, Range]) -> dict[str, Any]:
     calibration = {name: dataclasses.asdict(values) for name, values in ranges.items()}
     return {
         variant: {
-            "graphs": {graph: f"{variant}/{graph}.onnx" for graph in GRAPHS},
+            "graphs": {graph: f"{variant}/{graph}.onnx" for graph in graphs_of(variant, config)},
             "tolerance": PRECISIONS[variant].tolerance,
             "calibration": calibration if PRECISIONS[variant].quantized else {},
         }

@@ -2,7 +2,7 @@
 
 Written node by node beside `model/transformer.py`, so that no traced length is frozen in.
 
-B batch   R rows   S source   T target   P past   D d_model   H heads   d = D / H   V target vocabulary
+B batch   R rows   K places   S source   T target   P past   D d_model   H heads   d = D / H   V target vocabulary
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def build_graph(
     for value in signature.inputs(name, sizes):
         graph.input(value.name, value.kind, value.shape(sizes))
     parts = (make_parts or Parts)(graph, config, weights)
-    results = {"encoder": encoder, "step": step, "full": full}[name](parts)
+    build = {"encoder": encoder, "step": step, "full": full}[name.removeprefix("fast_")]
+    results = build(parts)
     for value in signature.outputs(name, sizes):
         graph.output(results[value.name], value.name, value.kind, value.shape(sizes))
     return graph.build(store, location)
@@ -61,7 +62,7 @@ def encoder(p: Parts) -> dict[str, str]:
 def full(p: Parts) -> dict[str, str]:
     memory, encoder_weights = p.encode()
     g, x = p.g, p.embed("target", "target_embedding")
-    source_mask, causal = p.source_mask("source_length"), p.causal_mask()
+    source_mask, causal = p.is_source, p.causal_mask()
     decoder_weights, cross_weights = [], []
     for layer in range(p.config.decoder_layers):
         name = f"decoder.{layer}"
@@ -88,25 +89,17 @@ def step(p: Parts) -> dict[str, str]:
     g = p.g
     ids = g.op("Unsqueeze", "token", g.constant([1]))  # (R, 1)
     x = p.embed_at(ids, g.op("Unsqueeze", "position", g.constant([1])), "target_embedding")
-    row_lengths = g.op("Gather", "source_length", "request", axis=0)  # (R,)
-    source_mask, past_mask = p.source_mask(row_lengths, "cross_key_0"), p.past_mask()
+    p.prepare_step()
     results: dict[str, str] = {}
     for layer in range(p.config.decoder_layers):
         name = f"decoder.{layer}"
-        q, k, v = p.queries_keys_values(p.before(x, f"{name}.self_residual"), f"{name}.self_attention")
-        keys = g.op("Concat", f"self_key_{layer}", k, axis=2)  # (R, H, P + 1, d): this token comes last
-        values = g.op("Concat", f"self_value_{layer}", v, axis=2)
-        attended, _ = p.attend(q, keys, values, past_mask, f"{name}.self_attention")
+        attended, key, value = p.attend_past(p.before(x, f"{name}.self_residual"), layer)
+        results |= {f"present_key_{layer}": key, f"present_value_{layer}": value}
         x = p.after(x, attended, f"{name}.self_residual")
-        q = p.queries(p.before(x, f"{name}.cross_residual"), f"{name}.cross_attention")
-        cross_k = g.op("Gather", f"cross_key_{layer}", "request", axis=0)  # (R, H, S, d)
-        cross_v = g.op("Gather", f"cross_value_{layer}", "request", axis=0)
-        attended, _ = p.attend(q, cross_k, cross_v, source_mask, f"{name}.cross_attention")
-        x = p.after(x, attended, f"{name}.cross_residual")
+        x = p.after(x, p.attend_memory(p.before(x, f"{name}.cross_residual"), layer), f"{name}.cross_residual")
         x = p.feed_forward(x, name)
-        results[f"new_key_{layer}"] = g.op("Squeeze", k, g.constant([2]))
-        results[f"new_value_{layer}"] = g.op("Squeeze", v, g.constant([2]))
     results["logprobs"] = g.op("Squeeze", p.logprobs(x), g.constant([1]))
+    results["top_logprobs"], results["top_ids"] = g.op("TopK", results["logprobs"], "top", outputs=2, axis=-1)
     return results
 
 
@@ -116,17 +109,27 @@ class Parts:
     def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array]) -> None:
         self.g, self.config, self.weights = graph, config, weights
         self.head = config.d_model // config.heads
+        self.is_source = self.is_past = self.is_new = ""  # masks, once prepared
 
     def encode(self) -> tuple[str, list[str]]:
         """(B, S) -> memory (B, S, D), and where every layer looked, (B, H, S, S)"""
-        x, mask, all_weights = self.embed("source", "source_embedding"), self.source_mask("source_length"), []
+        x, all_weights = self.embed("source", "source_embedding"), []
+        self.prepare_source()
         for layer in range(self.config.encoder_layers):
             name = f"encoder.{layer}"
-            q, k, v = self.queries_keys_values(self.before(x, f"{name}.self_residual"), f"{name}.self_attention")
-            attended, weights = self.attend(q, k, v, mask, f"{name}.self_attention")
+            attended, weights = self.attend_source(self.before(x, f"{name}.self_residual"), f"{name}.self_attention")
             x = self.feed_forward(self.after(x, attended, f"{name}.self_residual"), name)
             all_weights.append(weights)
         return self.last_norm(x, "encoder_norm"), all_weights
+
+    def prepare_source(self) -> None:
+        """What every encoder layer needs, computed once."""
+        self.is_source = self.source_mask("source_length")
+
+    def attend_source(self, x: str, name: str) -> tuple[str, str]:
+        """(B, S, D) -> what each source token gathers from the others, (B, S, D), and where it looked"""
+        q, k, v = self.queries_keys_values(x, name)
+        return self.attend(q, k, v, self.is_source, name)
 
     def embed(self, ids: str, name: str) -> str:
         """ids (B, T) at positions 0, 1, ... -> (B, T, D)"""
@@ -151,14 +154,33 @@ class Parts:
         size = self.g.op("Squeeze", self.g.op("Shape", sized_like, start=axis, end=axis + 1))
         return self._before_lengths(size, lengths)
 
-    def past_mask(self) -> str:
-        """True for a row's cached tokens and for its new one, which comes last: -> (R, 1, 1, P + 1)"""
+    def prepare_step(self) -> None:
+        """What every layer of a step needs, computed once."""
         g = self.g
         past = g.op("Squeeze", g.op("Shape", "self_key_0", start=2, end=3))
-        cached = self._before_lengths(past, "position")  # (R, 1, 1, P)
-        shape = g.op("Concat", g.op("Shape", "position"), g.constant([1, 1, 1]), axis=0)
-        new = g.op("Expand", self.g.weight("constant_true", np.array([True])), shape)
-        return str(g.op("Concat", cached, new, axis=3))
+        at = g.op("Range", g.constant(0), past, g.constant(1))  # (P,)
+        position = g.op("Unsqueeze", "position", g.constant([1, 2, 3]))  # (R, 1, 1, 1)
+        self.is_past = g.op("LessOrEqual", at, position)  # (R, 1, 1, P): cached, or the new token
+        self.is_new = g.op("Equal", g.op("Unsqueeze", at, g.constant([1])), position)  # (R, 1, P, 1)
+        self.is_source = self.source_mask("source_length", "cross_key_0")
+
+    def attend_past(self, x: str, layer: int) -> tuple[str, str, str]:
+        """(R, 1, D) -> what each row gathers from its own tokens, (R, 1, D), and the cache with the new one in it"""
+        g, name = self.g, f"decoder.{layer}.self_attention"
+        q, k, v = self.queries_keys_values(x, name)
+        key = g.op("Where", self.is_new, k, f"self_key_{layer}")  # (R, H, P, d)
+        value = g.op("Where", self.is_new, v, f"self_value_{layer}")
+        attended, _ = self.attend(q, key, value, self.is_past, name)
+        return attended, key, value
+
+    def attend_memory(self, x: str, layer: int) -> str:
+        """(R, 1, D) -> what each row gathers from its source, (R, 1, D); rows of a source are its queries"""
+        g, name, d_model = self.g, f"decoder.{layer}.cross_attention", self.config.d_model
+        placed = g.op("Gather", self.project_queries(x, name), "cell", axis=0)  # (B, K, 1, D)
+        q = self._split(g.reshape(placed, [0, 0, d_model]))  # (B, H, K, d)
+        gathered, _ = self.gather(q, f"cross_key_{layer}", f"cross_value_{layer}", self.is_source, name)
+        rows = g.op("Gather", g.reshape(gathered, [-1, 1, d_model]), "place", axis=0)
+        return self.linear(rows, f"{name}.project_out")
 
     def causal_mask(self) -> str:
         """True at and before each query: -> (T, T)"""
@@ -178,8 +200,11 @@ class Parts:
         return self._split(q), self._split(k), self._split(v)
 
     def queries(self, x: str, name: str) -> str:
-        d_model = self.config.d_model
-        return self._split(self.linear(x, f"{name}.project_in", "queries", 0, d_model))
+        """(B, T, D) -> (B, H, T, d)"""
+        return self._split(self.project_queries(x, name))
+
+    def project_queries(self, x: str, name: str) -> str:
+        return self.linear(x, f"{name}.project_in", "queries", 0, self.config.d_model)
 
     def keys_values(self, memory: str, name: str) -> tuple[str, str]:
         d_model = self.config.d_model
@@ -188,13 +213,16 @@ class Parts:
         return self._split(k), self._split(v)
 
     def attend(self, q: str, k: str, v: str, mask: str, name: str) -> tuple[str, str]:
-        """What each query gathers, (B, T, D), and where it looked, (B, H, T, S)"""
+        """What each query gathers, projected, (B, T, D), and where it looked, (B, H, T, S)"""
+        gathered, weights = self.gather(q, k, v, mask, name)
+        return self.linear(gathered, f"{name}.project_out"), weights
+
+    def gather(self, q: str, k: str, v: str, mask: str, name: str) -> tuple[str, str]:
         g = self.g
         scores = g.op("Where", mask, self._scores(q, k, name), self._scalar(-math.inf))
         weights = g.op("Softmax", scores, axis=-1)
         gathered = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])  # (B, T, H, d)
-        joined = g.reshape(gathered, [0, 0, self.config.d_model])
-        return self.linear(joined, f"{name}.project_out"), weights
+        return g.reshape(gathered, [0, 0, self.config.d_model]), weights
 
     def _scores(self, q: str, k: str, name: str) -> str:
         """(B, H, T, d), (B, H, S, d) -> (B, H, T, S)"""

@@ -114,13 +114,14 @@ class Int8Parts(Parts):
         return self.product(x, "output.weight", np.ascontiguousarray(self.weights[table].T), "", None)
 
     def _tokens(self, ids: str, name: str) -> str:
-        """The embedding from int8 columns of the table, which the output shares where it is tied."""
+        """The embedding from int8 rows of the table; the output has its own copy, in its product's layout."""
         g, table = self.g, self._tied(f"{name}.tokens.weight")
-        shared = table == self._tied("output.weight")
-        stored_as = "output.weight" if shared else table
-        levels, columns = quantize_columns(np.ascontiguousarray(self.weights[table].T))
-        stored, scale = g.weight(f"{stored_as} int8", levels), g.weight(f"{stored_as} scale", columns)
-        picked = g.cast(g.op("Gather", stored, ids, axis=1), "float32")  # (D, B, T)
-        scaled = g.op("Mul", picked, g.op("Gather", scale, ids, axis=0))
-        x = g.op("Transpose", scaled, perm=[1, 2, 0])
-        return str(g.op("Mul", x, self._scalar(self.config.d_model**0.5)))
+        levels, scale = quantize_columns(np.ascontiguousarray(self.weights[table].T))
+        rows = g.weight(f"{table} int8 rows", np.ascontiguousarray(levels.T))  # a row's bytes lie together
+        picked = g.cast(g.op("Gather", rows, ids, axis=0), "float32")  # (B, T, D)
+        factors = (scale * np.float32(self.config.d_model**0.5))[:, None]
+        return str(g.op("Mul", picked, g.op("Gather", g.weight(f"{table} row scale", factors), ids, axis=0)))
+
+    def _activate(self, x: str) -> str:
+        """ReLU is what quantization does anyway: below a zero point of 0 there is no level."""
+        return x if self.config.activation == "relu" else super()._activate(x)

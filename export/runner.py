@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,30 @@ import numpy as np
 import onnxruntime as ort
 
 from export import signature
-from export.signature import Sizes
+from export.signature import LEAST_WIDTH, Sizes
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
 
 
 class Runner:
-    """The graphs of one variant."""
+    """The graphs of one variant; the fast ones decode where it has them, unless `plain`."""
 
-    def __init__(self, graphs: dict[str, Path], sizes: Sizes) -> None:
+    def __init__(self, graphs: dict[str, Path], sizes: Sizes, plain: bool = False) -> None:
         self.sizes = sizes
+        self.kind = "" if plain or "fast_step" not in graphs else "fast_"
         options = ort.SessionOptions()
         options.log_severity_level = 3
         self.sessions = {
             name: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             for name, path in graphs.items()
         }
+
+    def fast(self) -> Runner:
+        """The same sessions, decoding with the fast graphs."""
+        other = copy.copy(self)
+        other.kind = "fast_"
+        return other
 
     def run(self, graph: str, feeds: Feeds) -> Feeds:
         session = self.sessions[graph]
@@ -49,7 +57,7 @@ class Decoder:
 
     def __init__(self, runner: Runner, source: Array, source_length: Array, rows: int, length: int) -> None:
         self.runner, sizes = runner, runner.sizes
-        self.memory = runner.run("encoder", {"source": source, "source_length": source_length})
+        self.memory = runner.run(f"{runner.kind}encoder", {"source": source, "source_length": source_length})
         self.memory["source_length"] = source_length
         real = self.memory["cross_key_0"].dtype
         self.cache = {
@@ -60,23 +68,36 @@ class Decoder:
 
     def step(self, token: Array, position: Array, request: Array) -> Array:
         """The log-probabilities after each row's token, (R, V); the cache takes the token in."""
-        past = int(position.max())
-        feeds = {"token": token, "position": position, "request": request, **self.memory}
-        feeds |= {name: value[:, :, :past] for name, value in self.cache.items()}
-        outputs = self.runner.run("step", feeds)
-        rows = np.arange(len(token))
+        cell, place = grid(request, len(self.memory["source_length"]))
+        past = int(position.max()) + 1
+        feeds = {"token": token, "position": position, "cell": cell, "place": place, "top": np.array([1])}
+        feeds |= self.memory | {name: value[:, :, :past] for name, value in self.cache.items()}
+        outputs = self.runner.run(f"{self.runner.kind}step", feeds)
         for name in self.cache:
-            self.cache[name][rows, :, position] = outputs[name.replace("self_", "new_")]
+            self.cache[name][:, :, :past] = outputs[name.replace("self_", "present_")]
         return outputs["logprobs"]
 
     def reorder(self, rows: Array) -> None:
         self.cache = {name: value[rows] for name, value in self.cache.items()}
 
 
+def grid(request: Array, requests: int) -> tuple[Array, Array]:
+    """The step's `cell` and `place`, from the source that each row belongs to."""
+    seen = [0] * requests
+    places = []
+    for source in request.tolist():
+        places.append(seen[source])
+        seen[source] += 1
+    width = max(LEAST_WIDTH, *seen)
+    cell, place = np.zeros((requests, width), np.int64), request * width + np.array(places)
+    cell.flat[place] = np.arange(len(request))
+    return cell, place
+
+
 def padded(rows: list[list[int]], pad: int) -> tuple[Array, Array]:
     """Id lists as one right-padded array, and their lengths."""
     lengths = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), int(lengths.max())), pad)
+    ids = np.full((len(rows), max(LEAST_WIDTH, int(lengths.max()))), pad)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = row
     return ids, lengths

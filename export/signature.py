@@ -6,7 +6,9 @@ layer. Standard library only.
     batch    requests                  rows     hypotheses being extended, each of one request
     source   tokens of the longest source, with its end token
     target   tokens of the longest target, with its start token
-    past     tokens already cached of the longest row
+    past     places of the cache, at least one more than the tokens cached of the longest row
+    places   rows of the request that has the most
+    candidates   as many of the likeliest next tokens as were asked for
 """
 
 from __future__ import annotations
@@ -43,13 +45,14 @@ class Value:
 
     def shape(self, sizes: Sizes) -> tuple[str | int, ...]:
         """The axes, with those that the model fixes as numbers."""
-        return tuple(axis if axis in FREE_AXES else int(getattr(sizes, axis)) for axis in self.axes)
+        fixed = {"one": 1}
+        return tuple(axis if axis in FREE_AXES else fixed.get(axis) or int(getattr(sizes, axis)) for axis in self.axes)
 
 
-FREE_AXES = ("batch", "rows", "source", "target", "past")
+FREE_AXES = ("batch", "rows", "source", "target", "past", "places", "candidates")
+LEAST_WIDTH = 2  # of the axes places and source: one query alone is computed by another kernel, to other last bits
 CROSS = ("batch", "heads", "source", "head")
 PAST = ("rows", "heads", "past", "head")
-NEW = ("rows", "heads", "head")
 
 SOURCE = (
     Value("source", "int64", ("batch", "source"), "source ids, ending in the end token, padded on the right"),
@@ -60,24 +63,32 @@ CROSS_MEMORY = (
     Value("cross_value_{layer}", "real", CROSS, "what they gather"),
 )
 
+STEP = (
+    (
+        Value("token", "int64", ("rows",), "the last token of each row"),
+        Value("position", "int64", ("rows",), "how many tokens of each row are cached"),
+        Value(
+            "cell", "int64", ("batch", "places"), "the row in each place of each source; where there is none, any row"
+        ),
+        Value("place", "int64", ("rows",), "where each row is in `cell`, counted place by place"),
+        Value("top", "int64", ("one",), "how many candidates are wanted"),
+        SOURCE[1],
+        *CROSS_MEMORY,
+        Value("self_key_{layer}", "real", PAST, "keys of the cached tokens; what is past `position` is ignored"),
+        Value("self_value_{layer}", "real", PAST, "their values"),
+    ),
+    (
+        Value("logprobs", "float32", ("rows", "target_vocab"), "log-probability of every next token"),
+        Value("top_logprobs", "float32", ("rows", "candidates"), "the highest of them, highest first"),
+        Value("top_ids", "int64", ("rows", "candidates"), "their tokens; of equals, the lower id first"),
+        Value("present_key_{layer}", "real", PAST, "the cache with the key of this token at `position`"),
+        Value("present_value_{layer}", "real", PAST, "and with its value"),
+    ),
+)
+
 GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
     "encoder": (SOURCE, CROSS_MEMORY),
-    "step": (
-        (
-            Value("token", "int64", ("rows",), "the last token of each row"),
-            Value("position", "int64", ("rows",), "how many tokens of each row are cached"),
-            Value("request", "int64", ("rows",), "the source that each row belongs to"),
-            SOURCE[1],
-            *CROSS_MEMORY,
-            Value("self_key_{layer}", "real", PAST, "keys of the cached tokens; what is past `position` is ignored"),
-            Value("self_value_{layer}", "real", PAST, "their values"),
-        ),
-        (
-            Value("logprobs", "float32", ("rows", "target_vocab"), "log-probability of every next token"),
-            Value("new_key_{layer}", "real", NEW, "the key of this token, to be cached at `position`"),
-            Value("new_value_{layer}", "real", NEW, "its value"),
-        ),
-    ),
+    "step": STEP,
     "full": (
         (*SOURCE, Value("target", "int64", ("batch", "target"), "target ids from the start token on, padded")),
         (
@@ -96,7 +107,10 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
             ),
         ),
     ),
+    "fast_encoder": (SOURCE, CROSS_MEMORY),
+    "fast_step": STEP,
 }  # fmt: skip
+REQUIRED = ("encoder", "step", "full")  # fast graphs are there where onnxruntime's own operators can compute the model
 
 
 def inputs(graph: str, sizes: Sizes) -> list[Value]:

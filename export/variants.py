@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import onnx
 
 from export.builder import Array, WeightStore
+from export.fast import FastInt8Parts, FastParts, can_be_fast
 from export.graphs import Parts, build_graph
 from export.quantize import Int8Parts, Range
+from export.signature import GRAPHS, REQUIRED
 from model.config import ModelConfig
 
 
@@ -30,10 +33,20 @@ PRECISIONS = {
 DEFAULT = ("fp32", "int8")  # fp16 is for CUDA
 
 
+def graphs_of(variant: str, config: ModelConfig) -> list[str]:
+    """The graphs that a variant has: fast ones for the CPU, where the model allows them."""
+    fast = PRECISIONS[variant].real == "float32" and can_be_fast(config)
+    return [name for name in GRAPHS if fast or name in REQUIRED]
+
+
 def build_variant_graph(
     variant: str, graph: str, config: ModelConfig, weights: dict[str, Array], calibration: dict[str, Range],
     store: WeightStore | None = None, location: str = "",
 ) -> onnx.ModelProto:  # fmt: skip
     precision = PRECISIONS[variant]
-    parts = partial(Int8Parts, ranges=calibration, fused=True) if precision.quantized else Parts
+    fast = graph.startswith("fast_")
+    if precision.quantized:
+        parts: Any = partial(FastInt8Parts if fast else Int8Parts, ranges=calibration, fused=True)
+    else:
+        parts = FastParts if fast else Parts
     return build_graph(graph, config, weights, store, location, parts, precision.real)

@@ -41,28 +41,32 @@ def verify(bundle: Bundle, trained: TrainedModel | None, texts: list[str]) -> li
     problems: list[str] = []
     for variant in bundle.variants.values():
         try:
-            runner = Runner(variant.graphs, bundle.sizes)
+            plain = Runner(variant.graphs, bundle.sizes, plain=True)
+            runners = {variant.name: plain}
+            if "fast_step" in variant.graphs:
+                runners[f"{variant.name} fast"] = plain.fast()
         except Exception as error:  # onnxruntime raises its own kinds, with no common base
             problems.append(f"{variant.name}: onnxruntime cannot load it: {error}")
             continue
-        problems += [f"{variant.name} {problem}" for problem in _of_variant(bundle, variant, runner, trained, texts)]
+        problems += [f"{variant.name} {problem}" for problem in check_interface(plain, variant.name)]
+        if trained is not None:
+            problems += [f"{variant.name} {problem}" for problem in check_weights(variant, trained)]
+        for name, runner in runners.items():
+            problems += [f"{name} {problem}" for problem in _of_runner(bundle, variant, runner, trained, texts)]
     return problems
 
 
-def _of_variant(
+def _of_runner(
     bundle: Bundle, variant: Variant, runner: Runner, trained: TrainedModel | None, texts: list[str]
 ) -> Iterator[str]:
-    yield from check_interface(runner, PRECISIONS[variant.name].real)
+    precision = PRECISIONS[variant.name]
     checks = {
-        "rows": check_rows(runner, PRECISIONS[variant.name].row_distance),
+        "rows": check_rows(runner, precision.row_distance),
         "certificate": check_certificate(bundle.certificate, runner, variant.tolerance),
     }
     if trained is not None:
-        checks |= {
-            "weights": check_weights(variant, trained),
-            "decoding": check_decoding(runner, trained, texts, PRECISIONS[variant.name].differing),
-        }
-        if not PRECISIONS[variant.name].quantized:  # random inputs are nothing that ranges were calibrated for
+        checks["decoding"] = check_decoding(runner, trained, texts, precision.differing)
+        if not precision.quantized:  # random inputs are nothing that ranges were calibrated for
             checks["values"] = check_values(runner, trained, variant.tolerance)
     for name, check in checks.items():
         try:
@@ -71,7 +75,8 @@ def _of_variant(
             yield f"{name}: onnxruntime fails: {str(error).splitlines()[0]}"
 
 
-def check_interface(runner: Runner, real: str) -> Iterator[str]:
+def check_interface(runner: Runner, variant: str) -> Iterator[str]:
+    real = PRECISIONS[variant].real
     kinds = {"int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)"}
     for graph, session in runner.sessions.items():
         for side, wanted, found in (

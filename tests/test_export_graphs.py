@@ -13,7 +13,9 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from export import signature
+from export.fast import FastParts, can_be_fast
 from export.graphs import build_graph, sizes_of
+from export.runner import grid
 from export.weights import arrays_of
 from model.config import CHOICES
 from model.tokenizer import BOS, EOS, PAD
@@ -28,7 +30,8 @@ SHAPES: list[dict[str, Any]] = [
 
 
 def session(model: Transformer, graph: str) -> ort.InferenceSession:
-    proto = build_graph(graph, model.config, arrays_of(model))
+    parts = FastParts if graph.startswith("fast_") else None
+    proto = build_graph(graph, model.config, arrays_of(model), make_parts=parts)
     onnx.checker.check_model(proto, full_check=True)
     return ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
@@ -95,12 +98,18 @@ def decode(
         live = np.flatnonzero((position >= 0) & (position < length))
         at = position[live]
         past = int(at.max()) + 2
-        feeds = {"token": target[live, at], "position": at, "request": request[live], "source_length": source_length}
-        feeds |= cross | {name: value[live, :, :past] for name, value in cache.items()}
+        cell, place = grid(request[live], len(lengths))
+        feeds = {"token": target[live, at], "position": at, "cell": cell, "place": place, "top": np.array([3])}
+        feeds |= (
+            {"source_length": source_length} | cross | {name: value[live, :, :past] for name, value in cache.items()}
+        )
         outputs = dict(zip([o.name for o in step.get_outputs()], step.run(None, feeds), strict=True))
         found[live, at] = outputs["logprobs"]
         for layer, side in itertools.product(range(sizes.decoder_layers), ("key", "value")):
-            cache[f"self_{side}_{layer}"][live, :, at] = outputs[f"new_{side}_{layer}"]
+            cache[f"self_{side}_{layer}"][live, :, :past] = outputs[f"present_{side}_{layer}"]
+        likeliest = np.argsort(-outputs["logprobs"], axis=1, kind="stable")[:, :3]
+        assert (outputs["top_ids"] == likeliest).all()
+        assert (outputs["top_logprobs"] == np.take_along_axis(outputs["logprobs"], likeliest, 1)).all()
     return found
 
 
@@ -119,9 +128,11 @@ def check_choice(**changes: Any) -> None:
     check_full(model, [4, 7, 1], 5, session(model, "full"))
     request = np.array([0, 1, 1, 2, 2])
     target = targets(5, 6)
-    found = decode(model, session(model, "encoder"), session(model, "step"), [4, 7, 1], target, request)
     logprobs, _ = expected(model, sources([4, 7, 1])[0][request], target)
-    np.testing.assert_allclose(found, logprobs, atol=1e-4)
+    for kind in ("", "fast_") if can_be_fast(model.config) else ("",):
+        encoder, step = session(model, f"{kind}encoder"), session(model, f"{kind}step")
+        found = decode(model, encoder, step, [4, 7, 1], target, request)
+        np.testing.assert_allclose(found, logprobs, atol=1e-4)
 
 
 @pytest.mark.parametrize(("lengths", "target_length"), [([1], 1), ([64], 64), ([1, 64, 33], 1), ([3] * 17, 31)])
