@@ -1,0 +1,134 @@
+"""`attendant info`: what a bundle is, and what this machine would run it on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from export.bundle import Bundle, Variant, read_bundle
+from service import hardware
+
+DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
+NAMES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+PREFERRED = {"cpu": ("int8", "fp32", "fp16"), "cuda": ("fp16", "fp32", "int8")}  # precisions, the fastest first
+
+Json = dict[str, Any]
+
+
+def info(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument(
+        "bundle", nargs="?", type=Path, metavar="BUNDLE", help="a bundle's directory (default: the embedded model)"
+    )
+    parser.add_argument("--json", action="store_true", help="as one JSON object, sizes in bytes")
+    options = parser.parse_args(arguments)
+    bundle = read_bundle(options.bundle or DEFAULT_BUNDLE)
+    found = {"bundle": describe_bundle(bundle), "machine": describe_machine(list(bundle.variants))}
+    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else text_of(found))
+
+
+def describe_bundle(bundle: Bundle) -> Json:
+    certificate = bundle.certificate
+    return {
+        "name": bundle.name,
+        "directory": str(bundle.directory),
+        "bytes": _bytes_in(bundle.directory),
+        "sizes": dataclasses.asdict(bundle.sizes),
+        "limits": bundle.limits,
+        "special_ids": bundle.special_ids,
+        "variants": {
+            name: {"bytes": _bytes_of(variant), "tolerance": variant.tolerance, "graphs": sorted(variant.graphs)}
+            for name, variant in bundle.variants.items()
+        },
+        "certificate": {
+            "samples": len(certificate.get("samples", [])),
+            "torch": certificate.get("torch"),
+            "beam_size": certificate.get("beam_size"),
+        },
+        "produced_by": bundle.produced_by,
+    }
+
+
+def describe_machine(
+    precisions: Sequence[str], providers: Sequence[str] | None = None, root: Path = hardware.ROOT
+) -> Json:
+    """What the service would choose here with no settings; a CUDA device is not asked whether it answers."""
+    if providers is None:
+        providers = onnxruntime.get_available_providers()
+    provider = "cuda" if "CUDAExecutionProvider" in providers else "cpu"
+    return {
+        "processor": hardware.cpu_name(root),
+        "cpus": hardware.available_cpus(root),
+        "cpu_quota": hardware.cpu_quota(root),
+        "memory_limit": hardware.memory_limit(root),
+        "onnxruntime": onnxruntime.__version__,
+        "providers": [NAMES[name] for name in providers if name in NAMES],
+        "provider": provider,
+        "precision": next((name for name in PREFERRED[provider] if name in precisions), next(iter(precisions), None)),
+        "threads": hardware.available_cpus(root),
+    }
+
+
+def text_of(found: Json) -> str:
+    """The same for people."""
+    return "\n".join([*_bundle_lines(found["bundle"]), "", *_machine_lines(found["machine"])])
+
+
+def _bundle_lines(bundle: Json) -> list[str]:
+    sizes, limits, certificate = bundle["sizes"], bundle["limits"], bundle["certificate"]
+    model = (
+        f"{sizes['encoder_layers']} + {sizes['decoder_layers']} layers, d_model {sizes['d_model']}, "
+        f"d_ff {sizes['d_ff']}, {sizes['heads']} heads"
+    )
+    lines = [
+        f"{bundle['name']}: {bundle['directory']}, {_size(bundle['bytes'])}",
+        _row("model", model),
+        _row("vocabulary", f"{sizes['source_vocab']:,} source and {sizes['target_vocab']:,} target tokens"),
+        _row("limits", f"{limits['max_source_length']:,} source tokens, {limits['max_target_length']:,} target tokens "
+                       "with the end token"),
+    ]  # fmt: skip
+    for name, variant in bundle["variants"].items():
+        tolerance = f"log-probabilities within {variant['tolerance']:g} of torch's"
+        lines.append(_row(name, f"{_size(variant['bytes'])}, {tolerance}"))
+    by = f" of torch {certificate['torch']}" if certificate["torch"] else ""
+    lines.append(_row("certificate", f"{certificate['samples']} samples{by}"))
+    lines.append(
+        _row("produced by", ", ".join(f"{name} {value[:16]}" for name, value in bundle["produced_by"].items()))
+    )
+    return lines
+
+
+def _machine_lines(machine: Json) -> list[str]:
+    quota = machine["cpu_quota"]
+    held = f", of a quota of {quota:g}" if quota is not None else ""
+    name = f" ({machine['processor']})" if machine["processor"] else ""
+    cuda = ", if its device answers; else on cpu" if machine["provider"] == "cuda" else ""
+    return [
+        "this machine",
+        _row("processors", f"{machine['cpus']}{held}{name}"),
+        _row("memory", f"{_size(machine['memory_limit'])} may be used"),
+        _row("onnxruntime", f"{machine['onnxruntime']}, with {' and '.join(machine['providers']) or 'nothing known'}"),
+        _row("would run", f"{machine['precision']} on {machine['provider']}{cuda}, {machine['threads']} threads"),
+    ]
+
+
+def _row(name: str, value: str) -> str:
+    return f"  {name:<14}{value}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _bytes_of(variant: Variant) -> int:
+    """The files beside its graphs, which are its weights, included."""
+    return sum(_bytes_in(directory) for directory in {path.parent for path in variant.graphs.values()})
+
+
+def _bytes_in(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
