@@ -1,0 +1,55 @@
+"""The headline: how many times faster than CTranslate2 the engine is, on the same weights, with each goal beside it.
+
+    python -m bench.quick [--seconds 100]
+
+The paper's base model with random weights, 2 threads, source 20 tokens, 24 forced target tokens. A ratio is the time of
+CTranslate2's best compute type over that of our best precision. Under three minutes once the model has been made.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bench.peers import prepare_peer
+from bench.race import UnequalError, Work, race, show_row, start_workers
+from bench.record import RESULTS, facts, write_json
+
+WORKS = (
+    Work(name="1 request, greedy", requests=1, beam_size=1, goal=4.0),
+    Work(name="1 request, beam 4", requests=1, beam_size=4, goal=4.0),
+    Work(name="32 requests, greedy", requests=32, beam_size=1, goal=2.5),
+    Work(name="16 requests, beam 4", requests=16, beam_size=4, goal=2.5),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The four ratios to CTranslate2, and their goals.")
+    parser.add_argument("--seconds", type=float, default=100.0, help="how long turns are taken")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS / "quick.json")
+    options = parser.parse_args()
+
+    from bench.random_model import BASE, prepare
+
+    prepared = prepare(BASE)
+    models = prepare_peer(prepared.run, prepared.directory / "ctranslate2")
+    workers = start_workers(prepared.bundle, models, options.threads)
+    try:
+        rows = race(workers, WORKS, BASE.vocabulary, options.seconds)
+        memory = {f"{worker.kind} {worker.precision}": worker.memory() for worker in workers}
+    except UnequalError as error:
+        raise SystemExit(str(error)) from None
+    finally:
+        for worker in workers:
+            worker.close()
+    about = {**facts("bench.quick"), "threads": options.threads}
+    write_json(options.out, [{**row, **about} for row in rows])
+    for row in rows:
+        print(show_row(row))
+    for name, found in memory.items():
+        print(f"{name}: at most {found['peak'] / 1e6:.0f} MB resident")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Engines that take turns at the same work, in one run: the best turn of each counts.
+
+Each engine is a process of its own (`bench.worker`), idle while another is measured. Before the first turn every
+engine answers everything once; the answers in f32 must be the same tokens on both sides, or nothing is timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.engines import SOURCE_LENGTH, TARGET_LENGTH, Answer, sources
+from bench.worker import Worker
+
+SETTLE = 0.05  # seconds between turns, in which threads that spin for more work fall asleep
+SHORT = 0.5  # seconds; shorter work is done several times a turn
+LEAST_ROUNDS = 3
+IDLE_SHARE = 0.05  # of one core: more, and an engine that should be idle disturbed the others
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    name: str
+    requests: int
+    beam_size: int
+    goal: float | None = None  # how many times faster than CTranslate2
+    source_length: int = SOURCE_LENGTH  # tokens, with the end token
+    length: int = TARGET_LENGTH  # tokens, forced
+
+    def sources(self, vocabulary: int) -> list[list[int]]:
+        return sources(self.requests, self.source_length, vocabulary, seed=self.source_length)
+
+
+class UnequalError(Exception):
+    """Both sides should give the same tokens in f32, and do not."""
+
+
+def start_workers(bundle: Path, models: dict[str, Path], threads: int) -> list[Worker]:
+    """Ours and CTranslate2's, in f32 and int8 each."""
+    started: list[Worker] = []
+    try:
+        for precision, model in models.items():
+            for kind, path in (("ours", bundle), ("ctranslate2", model)):
+                started.append(Worker(kind, path, precision, threads))
+    except BaseException:
+        for worker in started:
+            worker.close()
+        raise
+    return started
+
+
+def race(
+    workers: Sequence[Worker], works: Sequence[Work], vocabulary: int, seconds: float,
+    show: Callable[[str], None] = print,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Rounds of all works by all workers until the seconds are over, or a few; a row for each work."""
+    asked = {work: work.sources(vocabulary) for work in works}
+    repeats = {}
+    for work in works:
+        first = {(w.kind, w.precision): w.answer(asked[work], work.beam_size, work.length) for w in workers}
+        check_equal(work, {key: answers for key, (_, answers) in first.items()})
+        repeats[work] = max(1, min(5, round(SHORT / max(taken for taken, _ in first.values()))))
+    show(f"in f32, both give the same tokens in all {len(works)} works")
+    best = {work: {(w.kind, w.precision): float("inf") for w in workers} for work in works}
+    busy_before, own = [w.processor_seconds() for w in workers], [0.0] * len(workers)
+    began, rounds = time.monotonic(), 0
+    while rounds < LEAST_ROUNDS or time.monotonic() - began < seconds:
+        for work in works:
+            for turn in range(len(workers)):
+                number = (turn + rounds) % len(workers)  # none always follows the same
+                worker = workers[number]
+                time.sleep(SETTLE)
+                before = worker.processor_seconds()
+                for _ in range(repeats[work]):
+                    taken, _ = worker.answer(asked[work], work.beam_size, work.length)
+                    key = (worker.kind, worker.precision)
+                    best[work][key] = min(best[work][key], taken)
+                own[number] += worker.processor_seconds() - before
+        rounds += 1
+    for worker, before, mine in zip(workers, busy_before, own, strict=True):
+        idle = (worker.processor_seconds() - before - mine) / (time.monotonic() - began)
+        if idle > IDLE_SHARE:
+            show(f"warning: {worker.kind} in {worker.precision} used {idle:.0%} of a core while it should be idle")
+    return [row_of(work, best[work], rounds) for work in works]
+
+
+def check_equal(work: Work, answers: dict[tuple[str, str], list[Answer]]) -> None:
+    if not {("ours", "fp32"), ("ctranslate2", "fp32")} <= answers.keys():
+        return
+    pairs = zip(answers["ours", "fp32"], answers["ctranslate2", "fp32"], strict=True)
+    wrong = [i for i, (a, b) in enumerate(pairs) if a.ids != b.ids]
+    if wrong:
+        raise UnequalError(
+            f"{work.name}: {len(wrong)} of {work.requests} answers have other tokens than CTranslate2's in f32, "
+            f"the first of them that to request {wrong[0]}; nothing was timed."
+        )
+
+
+def row_of(work: Work, best: dict[tuple[str, str], float], rounds: int) -> dict[str, Any]:
+    """The best of each side, in milliseconds, and how many times faster ours is."""
+    sides = {
+        side: {precision: round(1e3 * taken, 2) for (kind, precision), taken in best.items() if kind == side}
+        for side in ("ours", "ctranslate2")
+    }
+    ours, theirs = (min(times.values(), default=float("nan")) for times in sides.values())
+    return {
+        "name": work.name,
+        "ours": ours,
+        "theirs": theirs,
+        "ratio": round(theirs / ours, 2),
+        "goal": work.goal,
+        "unit": "ms",
+        "by_precision": sides,
+        "rounds": rounds,
+    }
+
+
+def show_row(row: dict[str, Any]) -> str:
+    times = ", ".join(
+        f"{side} {precision} {value:.1f}"
+        for side, each in row["by_precision"].items()
+        for precision, value in each.items()
+    )
+    goal = f" (goal {row['goal']:g})" if row["goal"] is not None else ""
+    return f"{row['name']:<32} {row['ratio']:>5.2f}x{goal:<11}  {times} ms"

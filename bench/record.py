@@ -1,0 +1,48 @@
+"""Results as JSON files, with all that a reader needs to take them again."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.machine import machine_facts
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("attendant", "onnxruntime", "ctranslate2", "numpy", "fastapi", "uvicorn")
+
+
+def facts(module: str) -> dict[str, Any]:
+    """The command, the day, the versions and the machine of a measurement."""
+    return {
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": versions(),
+        "machine": machine_facts(),
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_record(path: Path, module: str, rows: list[dict[str, Any]], **more: Any) -> None:
+    """Rows of a measurement, and its facts."""
+    write_json(path, {**facts(module), **more, "rows": rows})
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.partial")
+    beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.replace(path)
