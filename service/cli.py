@@ -1,13 +1,45 @@
-"""`attendant serve`, once there is a service."""
+"""`attendant serve`."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+import argparse
+import os
+from dataclasses import fields
+from typing import Any
+
+from export.bundle import read_manifest
+from service.errors import StartError
+from service.settings import Settings, flag, read_settings, takes
 
 
-class NotServingError(Exception):
-    exit_code = 1
+def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+    parser.epilog = "Every setting is also a variable: --max-rows is ATTENDANT_MAX_ROWS. The flag wins."
+    for setting in fields(Settings):
+        default = "" if setting.default in (None, ()) else f"; default: {setting.default}"
+        extra: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.type == "bool" else {}
+        parser.add_argument(
+            flag(setting.name),
+            dest=setting.name,
+            metavar="VALUE",
+            default=argparse.SUPPRESS,
+            help=f"{setting.metadata['about']} ({takes(setting)}{default})",
+            **extra,
+        )
+    run(read_settings(vars(parser.parse_args(arguments)), os.environ))
 
 
-def serve(_parser: ArgumentParser, _arguments: list[str]) -> None:
-    raise NotServingError("there is no service yet: this version trains, evaluates and exports.")
+def run(settings: Settings) -> None:
+    from service import logs  # the web framework is imported only once the settings are known to be good
+    from service.app import DEFAULT_BUNDLE, bundle_directory
+    from service.server import Server
+
+    directory = bundle_directory(settings)
+    if directory == DEFAULT_BUNDLE and not directory.is_dir():
+        raise StartError("there is no embedded model in this installation; give a bundle with --bundle DIR.")
+    read_manifest(directory)
+    logs.configure(settings)
+    Server(settings, announce=_announce).run()
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)

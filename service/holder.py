@@ -37,6 +37,7 @@ class Holder:
         self._load, self._metrics, self._grace = load, metrics, grace
         self._served: Served | None = None
         self._reloading = asyncio.Lock()
+        self._closed: Served | None = None
         self._retired: set[asyncio.Task[None]] = set()
         self.draining = False
 
@@ -104,7 +105,8 @@ class Holder:
     async def close(self, grace: float) -> None:
         """Take nothing new, finish what was accepted within `grace` seconds, and end every engine."""
         self.refuse()
-        if self._served is not None:
+        if self._served is not self._closed and self._served is not None:
+            self._closed = self._served
             await asyncio.to_thread(self._served.engine.close, grace)
         if self._retired:
             await asyncio.wait(self._retired)

@@ -16,13 +16,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.answers import Json, encode
 from service.body import Body
-from service.errors import CancelledError, NotFoundError, QueueFullError, ServiceError, UnauthorizedError
+from service.errors import (
+    BodyTooLargeError,
+    CancelledError,
+    NotFoundError,
+    QueueFullError,
+    ServiceError,
+    UnauthorizedError,
+)
 from service.logs import log_request
 from service.metrics import ENDPOINTS, OUTCOMES, Metrics
 from service.settings import Settings
 
 OPEN_PATHS = ("/healthz", "/readyz")
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+LARGEST_HEADERS = 64 * 2**10  # bytes, the path included
 CLIENT_GONE = 499  # in the log only: there was nobody to answer
 
 log = logging.getLogger("attendant")
@@ -36,6 +44,10 @@ class MethodNotAllowedError(NotFoundError):
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
         self.allow = allow
+
+
+class HeadersTooLargeError(BodyTooLargeError):
+    status, type = 431, "headers_too_large"
 
 
 class Record:
@@ -96,6 +108,7 @@ class Middleware:
         answer = _counted(record, send)
         self._traffic.active += 1
         try:
+            _check_headers(scope)
             self._authorize(record)
             body.check()
             await self._app(scope, body, answer)
@@ -144,6 +157,12 @@ class Middleware:
                 "ms": round(seconds * 1000, 3), **record.facts,
             }  # fmt: skip
             log_request(log, fields)
+
+
+def _check_headers(scope: Scope) -> None:
+    size = sum(len(name) + len(value) for name, value in scope["headers"])
+    if size + len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LARGEST_HEADERS:
+        raise HeadersTooLargeError(f"The headers are too large: at most {LARGEST_HEADERS} bytes are taken.")
 
 
 def error_form(error: ServiceError) -> Json:
