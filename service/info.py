@@ -13,6 +13,7 @@ import onnxruntime
 
 from export.bundle import Bundle, Variant, read_bundle
 from service import hardware
+from service.errors import StartError
 
 DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
 NAMES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
@@ -27,9 +28,16 @@ def info(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object, sizes in bytes")
     options = parser.parse_args(arguments)
-    bundle = read_bundle(options.bundle or DEFAULT_BUNDLE)
+    bundle = read_bundle(find_bundle(options.bundle))
     found = {"bundle": describe_bundle(bundle), "machine": describe_machine(list(bundle.variants))}
     print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else text_of(found))
+
+
+def find_bundle(directory: Path | None) -> Path:
+    """The directory that was named, else the embedded model's."""
+    if directory is None and not DEFAULT_BUNDLE.is_dir():
+        raise StartError("there is no embedded model in this installation; name a bundle.")
+    return directory or DEFAULT_BUNDLE
 
 
 def describe_bundle(bundle: Bundle) -> Json:

@@ -12,6 +12,7 @@ from attendant import Parser
 from export.bundle import Bundle, BundleError, Variant
 from service import hardware
 from service import info as room
+from service.errors import StartError
 from service.info import describe_bundle, describe_machine, info, text_of
 from tests.fake_engine import make_bundle
 
@@ -110,10 +111,19 @@ def test_the_text_says_that_a_cuda_device_may_not_answer(bundle: Bundle) -> None
     assert "fp32 on cuda, if its device answers; else on cpu" in text
 
 
-def test_without_a_name_the_embedded_model_is_described(read: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_name_the_embedded_model_is_described(
+    read: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(room, "DEFAULT_BUNDLE", tmp_path)
     info(Parser(prog="attendant info"), [])
-    assert read == [room.DEFAULT_BUNDLE]
+    assert read == [tmp_path]
     assert "would run" in capsys.readouterr().out
+
+
+def test_an_installation_without_a_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "DEFAULT_BUNDLE", tmp_path / "none")
+    with pytest.raises(StartError, match="there is no embedded model in this installation; name a bundle"):
+        info(Parser(prog="attendant info"), [])
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
