@@ -43,7 +43,7 @@ def build_graph(
     for value in signature.inputs(name, sizes):
         graph.input(value.name, value.kind, value.shape(sizes))
     parts = (make_parts or Parts)(graph, config, weights)
-    build = {"encoder": encoder, "step": step, "full": full}[name.removeprefix("fast_")]
+    build = {"encoder": encoder, "step": step, "full": full, "merge": merge}[name.removeprefix("fast_")]
     results = build(parts)
     for value in signature.outputs(name, sizes):
         graph.output(results[value.name], value.name, value.kind, value.shape(sizes))
@@ -101,6 +101,17 @@ def step(p: Parts) -> dict[str, str]:
     results["logprobs"] = g.op("Squeeze", p.logprobs(x), g.constant([1]))
     results["top_logprobs"], results["top_ids"] = g.op("TopK", results["logprobs"], "top", outputs=2, axis=-1)
     return results
+
+
+def merge(p: Parts) -> dict[str, str]:
+    """Rows of two tensors at one length, in any order: how a cache that stays on its device is rearranged."""
+    g = p.g
+    both = []
+    for name in ("held", "added"):
+        cut = g.op("Slice", name, g.constant([0]), "length", g.constant([2]))
+        missing = g.op("Sub", "length", g.op("Shape", cut, start=2, end=3))
+        both.append(g.op("Pad", cut, g.op("Concat", g.constant([0] * 6), missing, g.constant([0]), axis=0)))
+    return {"merged": g.op("Gather", g.op("Concat", *both, axis=0), "index", axis=0)}
 
 
 class Parts:

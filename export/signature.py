@@ -9,6 +9,7 @@ layer. Standard library only.
     past     places of the cache, at least one more than the tokens cached of the longest row
     places   rows of the request that has the most
     candidates   as many of the likeliest next tokens as were asked for
+    held, added  rows of two tensors that become one, with held_past and added_past places of the cache
 """
 
 from __future__ import annotations
@@ -49,7 +50,19 @@ class Value:
         return tuple(axis if axis in FREE_AXES else fixed.get(axis) or int(getattr(sizes, axis)) for axis in self.axes)
 
 
-FREE_AXES = ("batch", "rows", "source", "target", "past", "places", "candidates")
+FREE_AXES = (
+    "batch",
+    "rows",
+    "source",
+    "target",
+    "past",
+    "places",
+    "candidates",
+    "held",
+    "added",
+    "held_past",
+    "added_past",
+)
 LEAST_WIDTH = 2  # of the axes places and source: one query alone is computed by another kernel, to other last bits
 CROSS = ("batch", "heads", "source", "head")
 PAST = ("rows", "heads", "past", "head")
@@ -107,10 +120,24 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
             ),
         ),
     ),
+    "merge": (
+        (
+            Value("held", "real", ("held", "heads", "held_past", "head"), "rows of a cache or of the memory"),
+            Value("added", "real", ("added", "heads", "added_past", "head"), "more of them"),
+            Value("index", "int64", ("rows",), "which row comes here, counted through both"),
+            Value("length", "int64", ("one",), "the past, or source, that every row is cut or padded to"),
+        ),
+        (Value("merged", "real", PAST, "the rows picked"),),
+    ),
     "fast_encoder": (SOURCE, CROSS_MEMORY),
     "fast_step": STEP,
 }  # fmt: skip
-REQUIRED = ("encoder", "step", "full")  # fast graphs are there where onnxruntime's own operators can compute the model
+REQUIRED = (
+    "encoder",
+    "step",
+    "full",
+    "merge",
+)  # fast graphs are there where onnxruntime's own operators can compute the model
 
 
 def inputs(graph: str, sizes: Sizes) -> list[Value]:

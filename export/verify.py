@@ -10,6 +10,7 @@ certificate   its replay stays within the tolerance
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -29,10 +30,11 @@ from export.weights import arrays_of
 from model.checkpoint import TrainedModel
 from model.decode import decode_all
 from model.tokenizer import BOS, EOS, PAD
-from model.transformer import AttentionWeights
+from model.transformer import AttentionWeights, Transformer
 
 BEAM = 4
 SEED = 1
+ROUNDING = 4  # times torch's own distance between f32 and f64 is no difference
 FIRST_REAL_ID = EOS + 1
 
 
@@ -121,10 +123,12 @@ def check_weights(variant: Variant, trained: TrainedModel) -> Iterator[str]:
 def check_values(runner: Runner, trained: TrainedModel, tolerance: float) -> Iterator[str]:
     limit = runner.sizes.max_length
     grid = [([1], 1), ([limit], limit), ([1, limit, 3], 2), ([5, 2, 7, 7, 1], 9), ([3] * 16, min(13, limit))]
+    exact = copy.deepcopy(trained.model).double()
     for lengths, target_length in grid:
         at = f"at batch {len(lengths)}, source lengths {min(lengths)} to {max(lengths)}, target length {target_length}"
         source, source_length, target = random_inputs(runner.sizes, [min(n, limit) for n in lengths], target_length)
-        expected = torch_answers(trained, source, target)
+        expected = torch_answers(trained.model, source, target)
+        allowed = max(tolerance, ROUNDING * own_rounding(exact, source, target, expected))
         found = runner.full(source, source_length, target)
         found["logprobs token by token"] = runner.stepwise(source, source_length, target)
         expected["logprobs token by token"] = expected["logprobs"]
@@ -136,7 +140,7 @@ def check_values(runner: Runner, trained: TrainedModel, tolerance: float) -> Ite
                 continue
             if name == "encoder_attention":  # padded queries say nothing
                 have, value = np.where(real, have, 0), np.where(real, value, 0)
-            if not np.abs(have - value).max() <= tolerance:
+            if not np.abs(have - value).max() <= allowed:
                 swapped = swapped_heads(have, value) if name.endswith("attention") else ""
                 yield f"{name} is off {at}: {worst(have, value)}{swapped}"
 
@@ -194,10 +198,15 @@ def random_inputs(sizes: signature.Sizes, lengths: list[int], target_length: int
     return source, source_length, target
 
 
-def torch_answers(trained: TrainedModel, source: Array, target: Array) -> dict[str, Array]:
+def own_rounding(exact: Transformer, source: Array, target: Array, found: dict[str, Array]) -> float:
+    """How far torch's own f32 is from f64 on these inputs: random tokens at full length are hard on rounding."""
+    return float(np.abs(torch_answers(exact, source, target)["logprobs"] - found["logprobs"]).max())
+
+
+def torch_answers(model: Transformer, source: Array, target: Array) -> dict[str, Array]:
     weights = AttentionWeights()
     with torch.inference_mode():
-        logits = trained.model(torch.from_numpy(source), torch.from_numpy(target), weights)
+        logits = model(torch.from_numpy(source), torch.from_numpy(target), weights)
         return {
             "logprobs": logits.log_softmax(-1).numpy(),
             "encoder_attention": torch.stack(weights.encoder, 1).numpy(),
