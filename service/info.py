@@ -115,13 +115,14 @@ def _machine_lines(machine: Json) -> list[str]:
     quota = machine["cpu_quota"]
     held = f", of a quota of {quota:g}" if quota is not None else ""
     name = f" ({machine['processor']})" if machine["processor"] else ""
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     cuda = ", if its device answers; else on cpu" if machine["provider"] == "cuda" else ""
     return [
         "this machine",
         _row("processors", f"{machine['cpus']}{held}{name}"),
         _row("memory", f"{_size(machine['memory_limit'])} may be used"),
         _row("onnxruntime", f"{machine['onnxruntime']}, with {' and '.join(machine['providers']) or 'nothing known'}"),
-        _row("would run", f"{machine['precision']} on {machine['provider']}{cuda}, {machine['threads']} threads"),
+        _row("would run", f"{machine['precision']} on {machine['provider']}{cuda}, {threads}"),
     ]
 
 
