@@ -41,8 +41,8 @@ class OurEngine:
         settings = EngineSettings(
             provider="cpu", precision=precision, threads=threads, max_queue_requests=4096, max_queue_tokens=2**31
         )
-        self._engine = Engine(read_bundle(bundle), settings)
-        self._engine.start()
+        self.service = Engine(read_bundle(bundle), settings)
+        self.service.start()
 
     def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
         from service.tasks import Generate, Options
@@ -65,7 +65,7 @@ class OurEngine:
                 if len(found) == len(tasks):
                     done.set()
 
-        self._engine.submit(tasks, hear)
+        self.service.submit(tasks, hear)
         done.wait()
         for outcome in found.values():
             if isinstance(outcome, Exception):
@@ -73,7 +73,7 @@ class OurEngine:
         return [found[i] for i in range(len(tasks))]
 
     def close(self) -> None:
-        self._engine.close()
+        self.service.close()
 
 
 class CTranslate2Engine:

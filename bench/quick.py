@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from bench.peers import prepare_peer
 from bench.race import UnequalError, Work, race, show_row, start_workers
@@ -44,11 +45,18 @@ def main() -> None:
         for worker in workers:
             worker.close()
     about = {**facts("bench.quick"), "threads": options.threads}
-    write_json(options.out, [{**row, **about} for row in rows])
+    held = memory_row(memory)
+    write_json(options.out, [{**row, **about} for row in [*rows, held]])
     for row in rows:
         print(show_row(row))
-    for name, found in memory.items():
-        print(f"{name}: at most {found['peak'] / 1e6:.0f} MB resident")
+    print("{name:<32} {ratio:>5.2f}x (goal {goal:g})    ours {ours} MB, ctranslate2 {theirs} MB".format(**held))
+
+
+def memory_row(memory: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """The peak of resident memory in int8, theirs over ours."""
+    ours, theirs = (round(memory[f"{kind} int8"]["peak"] / 1e6, 1) for kind in ("ours", "ctranslate2"))
+    ratio = round(theirs / ours, 2)
+    return {"name": "peak memory, int8", "ours": ours, "theirs": theirs, "ratio": ratio, "goal": 1.0, "unit": "MB"}
 
 
 if __name__ == "__main__":
