@@ -1,0 +1,239 @@
+"""docs/performance.md, from the results of the benchmarks.
+
+    python -m bench.report
+
+Every table is made from one file of bench/results, and says by which command, when, with what and where it was taken.
+A benchmark that has not been run yet has no section.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.record import RESULTS
+
+PAGE = RESULTS.parent.parent / "docs" / "performance.md"
+INTRODUCTION = """\
+# Performance
+
+This page is made by `make bench-report` from the files in [bench/results](../bench/results); every figure can be taken
+again by the command beside it. Comparisons are ratios: both sides in one run, taking turns, the best turn of each.
+
+The model is the paper's base model with random weights: 6 + 6 layers, d_model 512, d_ff 2048, 8 heads, a shared
+vocabulary of 32,000. CTranslate2 has the very same weights; before anything is timed, both must give the same tokens in
+f32.
+"""
+
+Record = Any  # what a result file holds
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(map(number, row)) + " |" for row in rows)])
+
+
+def number(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def taken(record: dict[str, Any]) -> str:
+    """How a record was taken."""
+    machine, versions = record["machine"], record["versions"]
+    threads = f", {record['threads']} threads" if "threads" in record else ""
+    names = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"`{record['command']}`, {record['date']}: {machine['cores']} cores of an {machine['cpu']}, "
+        f"{machine['memory_gib']} GiB{threads}, {machine['system']}, Python {machine['python']}; {names}."
+    )
+
+
+def verdict(value: float, goal: float | None, most: bool = False) -> str:
+    """Whether a goal is reached: at least, or at most, that value."""
+    if goal is None:
+        return ""
+    return "yes" if (value <= goal if most else value >= goal) else "no"
+
+
+def quick(rows: list[dict[str, Any]]) -> str:
+    body = [
+        [row["name"], *_precisions(row), f"{row['ratio']}x", f"{row['goal']:g}x", verdict(row["ratio"], row["goal"])]
+        for row in rows
+        if "by_precision" in row
+    ]
+    heads = ["work", "CTranslate2 f32 / int8, ms", "ours f32 / int8, ms", "ratio", "goal", "reached"]
+    text = "Source 20 tokens, 24 forced target tokens, in one process each, without HTTP.\n\n" + table(heads, body)
+    for row in rows:
+        if "by_precision" not in row:
+            text += "\n\n{name}: ours {ours} {unit}, CTranslate2 {theirs} {unit}, {ratio}x (goal {goal:g}x).".format(
+                **row
+            )
+    return f"{text}\n\n{taken(rows[0])}"
+
+
+def lengths(record: Record) -> str:
+    body = [[row["name"], *_precisions(row), f"{row['ratio']}x"] for row in record["rows"]]
+    heads = ["work", "CTranslate2 f32 / int8, ms", "ours f32 / int8, ms", "ratio"]
+    text = "As many source tokens as forced target tokens.\n\n" + table(heads, body)
+    return f"{text}\n\n{taken(record)}"
+
+
+def _precisions(row: dict[str, Any]) -> list[str]:
+    sides = row["by_precision"]
+    return [" / ".join(number(value) for value in sides[side].values()) for side in ("ctranslate2", "ours")]
+
+
+def serving(record: Record) -> str:
+    goals = [
+        [row["name"], row["ours"], row["theirs"], f"{row['ratio']}x", f"{row['goal']:g}x",
+         verdict(row["ratio"], row["goal"])]
+        for row in record["goals"]
+    ]  # fmt: skip
+    body = [
+        [
+            row["load"], row["server"] + (f", {row['way']}" if "way" in row else ""), row["requests_per_second"],
+            row["tokens_per_second"], *row["latency_ms"].values(), row["first_token_ms"]["p50"],
+            row["first_token_ms"]["p99"], sum(row["errors"].values()), row["mean_target_tokens"],
+            round(row["memory"]["peak"] / 1e6) if "memory" in row else None,
+        ]
+        for row in record["rows"]
+    ]  # fmt: skip
+    heads = [
+        "load", "server", "requests/s", "tokens/s", "p50, ms", "p95", "p99", "first token p50", "p99", "errors",
+        "tokens an answer", "peak MB",
+    ]  # fmt: skip
+    tried = [[row["way"], row["requests_per_second"], row["latency_ms"]["p99"]] for row in record["tried"]]
+    complaints = [
+        f"- {row['server']}, {row['load']}: {row['held_up_by_generator']}."
+        for row in record["rows"]
+        if row["held_up_by_generator"]
+    ]
+    parts = [
+        "The same requests, from a seed, against `attendant serve` and against CTranslate2 behind a thin FastAPI app "
+        "that batches concurrent requests: sources of 4 to 60 tokens, a quarter of them with beam 4, answers that end "
+        "by themselves or at 64 tokens. Where CTranslate2 does not stream, its first token is its whole answer.",
+        table(["goal", "ours", "CTranslate2", "ratio", "goal", "reached"], goals),
+        table(heads, body),
+        "CTranslate2's ways to serve 32 clients, of which the best is compared:",
+        table(["way", "requests/s", "p99, ms"], tried),
+        *(["The load generator itself was too slow here:\n\n" + "\n".join(complaints)] if complaints else []),
+        taken(record),
+    ]
+    return "\n\n".join(parts)
+
+
+def roofline(record: Record) -> str:
+    limits = record["limits"]
+    body = [
+        [row["precision"], row["rows"], row["step_ms"], row["stream_ms"], row["multiply_ms"], f"{row['times_limit']}x",
+         f"{row['goal']:g}x" if row["goal"] else "",
+         verdict(row["times_limit"], row["goal"], most=True) if row["goal"] else ""]
+        for row in record["rows"]
+    ]  # fmt: skip
+    heads = ["precision", "rows", "step, ms", "its weights from memory, ms", "its multiply-adds, ms", "over the larger"]
+    shares = [
+        [row["precision"], row["rows"], ", ".join(f"{o['operator']} {o['share']:.0%}" for o in row["operators"][:7])]
+        for row in record["rows"]
+    ]
+    rates = ", ".join(
+        f"{name.removesuffix('_gop_s')} products {value:g} GOP/s" for name, value in limits.items() if "gop" in name
+    )
+    parts = [
+        f"A decoder step alone (12 tokens cached, source 20) of {limits['step_parameters']:,} weights, against what "
+        f"the machine gave in the same run: {limits['bandwidth_gb_s']:g} GB/s from memory, {rates} at 64 rows.",
+        table([*heads, "goal", "reached"], body),
+        "Where a step's time goes, by onnxruntime's profiler:",
+        table(["precision", "rows", "operators"], shares),
+        taken(record),
+    ]
+    return "\n\n".join(parts)
+
+
+def growth(record: Record) -> str:
+    body = [[row["sweep"], row["value"], row["ms"], row["peak_mb"], row["loaded_mb"]] for row in record["rows"]]
+    attention = [
+        [f"{row['sweep']}^{row['expected']}", f"{row['sweep']}^{row['exponent']}",
+         ", ".join(f"{value}: {number(taken_ms)}" for value, taken_ms in row["ms"].items())]
+        for row in record["attention"]
+    ]  # fmt: skip
+    parts = [
+        "One size at a time, from the same point: one request, greedy, source 20, 24 forced target tokens, 6 layers, "
+        f"width 512, in {record['rows'][0]['precision']}."
+        if record["rows"]
+        else "",
+        "![time and memory against each size](plots/growth.png)",
+        table(["what grows", "to", "ms", "peak MB", "MB when loaded"], body),
+        "Self-attention by itself, without its projections. The complexity table gives it length^2 x width operations.",
+        table(["by the table", "measured", "milliseconds"], attention),
+        "![self-attention against length and width](plots/attention.png)",
+        taken(record),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def embedded(record: Record) -> str:
+    body = [
+        [row["name"], f"{number(row['value'])} {row['unit']}", f"{row['sense']} {number(row['goal'])}",
+         verdict(row["value"], row["goal"], most=row["sense"] != "at least")]
+        for row in record["rows"]
+    ]  # fmt: skip
+    loads = [
+        [name, load["load"], load["requests_per_second"], load["latency_ms"]["p50"], load["latency_ms"]["p99"]]
+        for name in ("served", "bare")
+        for load in (record[name]["alone"], record[name]["many"])
+    ]
+    text = table(["", "measured", "goal", "reached"], body)
+    text += f"\n\nA request through the engine alone takes {record['engine_ms']:g} ms.\n\n"
+    text += table(["", "load", "requests/s", "p50, ms", "p99, ms"], loads)
+    return f"{text}\n\n{taken(record)}"
+
+
+def peers(record: Record) -> str:
+    body = [
+        [row["requests"], row["beam_size"], row["source_length"], row["length"], f"{row['same']} of {row['requests']}",
+         f"{row['score_distance']:.1e}"]
+        for row in record["rows"]
+    ]  # fmt: skip
+    heads = ["requests", "beam", "source tokens", "target tokens", "same tokens", "largest distance of a score"]
+    return f"{table(heads, body)}\n\n{taken(record)}"
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
+    "quick.json": ("Against CTranslate2", quick),
+    "lengths.json": ("Short and long", lengths),
+    "serving.json": ("Over HTTP", serving),
+    "roofline.json": ("Against the limit of the machine", roofline),
+    "growth.json": ("Growth", growth),
+    "embedded.json": ("The embedded model", embedded),
+    "peers.json": ("The same tokens", peers),
+}
+
+
+def page(results: Path) -> str:
+    """The whole page, from whatever results there are."""
+    parts = [INTRODUCTION]
+    for name, (title, make) in SECTIONS.items():
+        path = results / name
+        if path.is_file():
+            parts.append(f"## {title}\n\n{make(json.loads(path.read_text(encoding='utf-8')))}\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write docs/performance.md from the results.")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=PAGE)
+    options = parser.parse_args()
+    options.out.write_text(page(options.results), encoding="utf-8")
+    print(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""docs/performance.md is what its command makes of the results, and says of each figure how it was taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.lengths import works
+from bench.quick import WORKS, memory_row
+from bench.race import row_of
+from bench.record import RESULTS, facts, write_json, write_record
+from bench.report import INTRODUCTION, PAGE, SECTIONS, number, page, table, verdict
+from bench.serving import better, headline
+
+BEST = {("ours", "fp32"): 0.2, ("ours", "int8"): 0.1, ("ctranslate2", "fp32"): 0.3, ("ctranslate2", "int8"): 0.4}
+
+
+def load_row(server: str, load: str, rate: float, p99: float, **more: Any) -> dict[str, Any]:
+    return {
+        "server": server, "load": load, "answered": 9, "errors": {"HTTP 429": 2}, "seconds": 1.0,
+        "requests_per_second": rate, "tokens_per_second": 100.0, "mean_target_tokens": 20.0,
+        "latency_ms": {"p50": 10.0, "p95": 20.0, "p99": p99}, "first_token_ms": {"p50": 5.0, "p95": 6.0, "p99": 7.0},
+        "generator": {}, "held_up_by_generator": None, "memory": {"peak": 3e8}, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """One of every result, small."""
+    about = {**facts("bench.quick"), "threads": 2}
+    memory = {"ours int8": {"peak": 100_000_000}, "ctranslate2 int8": {"peak": 150_000_000}}
+    rows = [row_of(work, BEST, 3) for work in WORKS]
+    write_json(tmp_path / "quick.json", [{**row, **about} for row in [*rows, memory_row(memory)]])
+    write_record(tmp_path / "lengths.json", "bench.lengths", [row_of(work, BEST, 3) for work in works()])
+    served = [load_row("attendant", "32 clients", 50.0, 100.0), load_row("ctranslate2", "32 clients", 10.0, 300.0)]
+    write_record(
+        tmp_path / "serving.json", "bench.serving", [*served, load_row("attendant", "8", 1.0, 1.0, way="streamed")],
+        goals=headline(served, "32 clients"), tried=[load_row("ctranslate2", "32 clients", 10.0, 300.0, way="int8")],
+    )  # fmt: skip
+    step = {
+        "precision": "int8", "rows": 1, "step_ms": 2.0, "stream_ms": 1.5, "multiply_ms": 0.1, "times_limit": 1.33,
+        "goal": 1.5, "operators": [{"operator": "MatMul", "ms": 1.0, "share": 0.5}],
+    }  # fmt: skip
+    limits = {"bandwidth_gb_s": 20.0, "int8_gop_s": 280.0, "step_parameters": 38}
+    write_record(tmp_path / "roofline.json", "bench.roofline", [step], limits=limits)
+    attention = [{"sweep": "length", "ms": {"8": 1.0}, "exponent": 2.01, "expected": 2}]
+    grown = [{"sweep": "batch", "value": 4, "precision": "int8", "ms": 9.0, "peak_mb": 99.0, "loaded_mb": 80.0}]
+    write_record(tmp_path / "growth.json", "bench.growth", grown, attention=attention)
+    side = {"alone": load_row("", "1 clients", 1.0, 2.0), "many": load_row("", "16 clients", 1.0, 2.0)}
+    goal = {"name": "start to ready", "value": 3.0, "unit": "s", "goal": 2.0, "sense": "at most"}
+    write_record(tmp_path / "embedded.json", "bench.embedded", [goal], served=side, bare=side, engine_ms=1.5)
+    case = {"requests": 2, "beam_size": 4, "source_length": 9, "length": 8, "same": 2, "score_distance": 1e-6}
+    write_record(tmp_path / "peers.json", "bench.peers", [case])
+    return tmp_path
+
+
+def test_every_result_has_a_section_with_its_command(results: Path) -> None:
+    made = page(results)
+    for name, (title, _) in SECTIONS.items():
+        assert f"## {title}\n" in made
+        assert f"`python -m bench.{name.removesuffix('.json')}" in made
+
+
+def test_a_benchmark_that_was_not_run_has_no_section(tmp_path: Path) -> None:
+    assert page(tmp_path) == INTRODUCTION
+
+
+def test_goals_reached_and_missed_are_told_apart(results: Path) -> None:
+    made = page(results)
+    assert "| 32 requests, greedy | 300 / 400 | 200 / 100 | 3.0x | 2.5x | yes |" in made
+    assert "| 1 request, greedy | 300 / 400 | 200 / 100 | 3.0x | 4x | no |" in made
+    assert "| start to ready | 3 s | at most 2 | no |" in made
+
+
+def test_the_page_names_the_machine_and_the_versions(results: Path) -> None:
+    made, about = page(results), facts("bench.quick")
+    assert about["machine"]["cpu"] in made
+    assert f"onnxruntime {about['versions']['onnxruntime']}" in made
+    assert about["date"] in made
+
+
+def test_rows_of_quick_have_the_agreed_fields(results: Path) -> None:
+    rows = json.loads((results / "quick.json").read_text(encoding="utf-8"))
+    assert all({"name", "ours", "theirs", "ratio", "goal", "machine"} <= row.keys() for row in rows)
+
+
+def test_the_page_in_docs_is_made_from_the_results_that_are_there() -> None:
+    if PAGE.exists():
+        assert PAGE.read_text(encoding="utf-8") == page(RESULTS)
+
+
+def test_more_requests_and_a_shorter_tail_are_both_better() -> None:
+    rows = [load_row("attendant", "32 clients", 50.0, 100.0), load_row("ctranslate2", "32 clients", 10.0, 300.0)]
+    assert [row["ratio"] for row in headline(rows, "32 clients")] == [5.0, 3.0]
+
+
+def test_of_two_turns_the_better_counts_by_rate_or_where_that_is_given_by_tail() -> None:
+    slow, fast = load_row("a", "8 clients", 1.0, 5.0), load_row("a", "8 clients", 2.0, 9.0)
+    assert better(fast, slow)
+    late, soon = (load_row("a", "3 requests/s at random", 1.0, p99) for p99 in (9.0, 5.0))
+    assert better(soon, late)
+
+
+def test_memory_is_compared_as_theirs_over_ours() -> None:
+    memory = {"ours int8": {"peak": 100_000_000}, "ctranslate2 int8": {"peak": 150_000_000}}
+    assert memory_row(memory)["ratio"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, ""), (1234.5, "1,234"), (1.23456, "1.23"), (1200, "1,200"), ("a", "a")]
+)
+def test_numbers_are_short(value: Any, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_table_has_a_line_for_each_row() -> None:
+    assert table(["a", "b"], [[1, 2.0]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
+
+
+def test_a_goal_can_be_a_ceiling() -> None:
+    assert [verdict(1, 2), verdict(1, 2, most=True), verdict(1, None)] == ["no", "yes", ""]
