@@ -13,12 +13,14 @@ from typing import NoReturn
 COMMANDS = {
     "data": ("model.cli", "make a corpus"),
     "train": ("model.cli", "train a model on pairs of texts"),
-    "evaluate": ("model.cli", "error rates of a trained model"),
+    "evaluate": ("export.evaluate", "error rates of a trained model or of a bundle"),
     "plot": ("model.cli", "draw curves, positions and attention as PNG"),
     "release": ("model.cli", "the best weights of a run, small enough to hand on"),
     "export": ("export.cli", "turn a trained model into a bundle of ONNX graphs, with proof"),
     "verify": ("export.cli", "check that a bundle is whole, and that it is its model"),
     "serve": ("service.cli", "serve a bundle over HTTP"),
+    "generate": ("service.generate", "decode texts with a bundle, without a server"),
+    "info": ("service.info", "what a bundle is, and what this machine would run it on"),
 }
 
 

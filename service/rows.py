@@ -1,0 +1,143 @@
+"""Which row of the batch is whose: jobs get rows, hypotheses branch, jobs leave, and the rows stay dense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from service.memory import WIDTHS, round_up
+from service.scheduler import Job
+from service.session import LEAST_WIDTH, Layout, Session
+from service.tasks import Array
+
+
+class StepCandidates:
+    """The next tokens of every row of a step."""
+
+    def __init__(self, ids: Array, logprobs: Array, everything: Array) -> None:
+        self._ids, self._logprobs = ids.tolist(), logprobs.tolist()
+        self._everything = everything
+        self.rows = len(self._ids)
+
+    def row(self, slot: int) -> tuple[list[int], list[float], Array]:
+        return self._ids[slot], self._logprobs[slot], self._everything[slot]
+
+
+class Rows:
+    def __init__(self, session: Session) -> None:
+        self._session, self._memory = session, session.memory
+        self._sources: list[Job] = []  # by their place in memory
+        self._count = 0  # rows
+        self._stale = True  # whether the session's layout is that of before
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Encode the jobs' sources; each job gets one row."""
+        held = len(self._sources)
+        longest = max(len(job.task.source) + 1 for job in jobs)
+        width = max(self._memory.width, round_up(max(longest, LEAST_WIDTH), WIDTHS))
+        self._session.encode([job.task.source for job in jobs], held, width)
+        for job in jobs:
+            job.source, job.slots = len(self._sources), [self._count]
+            self._sources.append(job)
+            self._count += 1
+        self._memory.keep_rows([*range(self._count - len(jobs)), *[-1] * len(jobs)], self._longest())
+        self._stale = True
+
+    def step(self, jobs: Sequence[Job]) -> StepCandidates:
+        """Extend every live hypothesis."""
+        if self._stale:
+            self._session.arrange(self._layout(jobs))
+            self._stale = False
+        tokens, positions = [0] * self._count, [0] * self._count
+        top = 1
+        for job in jobs:
+            search = job.search
+            position = search.position
+            for slot, token in zip(job.slots, search.last_tokens(), strict=True):
+                tokens[slot], positions[slot] = token, position
+            top = max(top, search.wanted())
+        found = self._session.step(tokens, positions, min(top, self._session.sizes.target_vocab))
+        return StepCandidates(found.top_ids, found.top_logprobs, found.logprobs)
+
+    def follow(self, jobs: Sequence[Job], done: Sequence[Job]) -> None:
+        """Hypotheses have branched and ended: the first child keeps its parent's row, others take free ones."""
+        wanted: list[tuple[Job, int, int]] = []  # job, which of its hypotheses, the row it comes from
+        leaving = set(map(id, done))
+        for job in jobs:
+            parents = [] if id(job) in leaving else job.parents
+            wanted += [(job, i, job.slots[parent]) for i, parent in enumerate(parents)]
+        origins = self._assign(wanted)
+        self._count = len(wanted)
+        self._memory.keep_rows(origins, self._longest())
+        if done:
+            self._forget(done)
+        self._stale = True
+
+    def _assign(self, wanted: list[tuple[Job, int, int]]) -> list[int]:
+        """Give every hypothesis a row under len(wanted); for each row, the one it comes from."""
+        count = len(wanted)
+        origins = [-1] * count
+        homeless = []
+        places: dict[int, list[int]] = {}
+        for job, i, origin in wanted:
+            slots = places.setdefault(id(job), [])
+            slots.append(origin)
+            if origin < count and origins[origin] == -1:
+                origins[origin] = origin
+            else:
+                homeless.append((job, i, origin))
+        free = (slot for slot in range(count) if origins[slot] == -1)
+        for (job, i, origin), slot in zip(homeless, list(free), strict=True):
+            origins[slot], places[id(job)][i] = origin, slot
+        for job in {id(job): job for job, _, _ in wanted}.values():
+            job.slots = places[id(job)]
+        return origins
+
+    def remove(self, jobs: Sequence[Job]) -> None:
+        """Jobs leave before they are done."""
+        staying = [job for job in self._sources if job not in jobs]
+        for job in staying:
+            job.parents = list(range(len(job.slots)))
+        self.follow(staying, jobs)
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        self._sources, self._count, self._stale = [], 0, True
+        self._memory.keep_rows([], 0)
+        self._memory.keep_sources([], WIDTHS)
+
+    def padding(self) -> float:
+        """The share of the sources' places in memory that hold no token."""
+        places = len(self._sources) * self._memory.width
+        return 1 - sum(len(job.task.source) + 1 for job in self._sources) / places if places else 0.0
+
+    def _longest(self) -> int:
+        """The most tokens that any row has cached."""
+        return max((job.search.position for job in self._sources if job.search.live), default=0)
+
+    def _forget(self, done: Sequence[Job]) -> None:
+        """Sources leave; the last take their places. The width follows when it is twice what is needed."""
+        leaving = {job.source for job in done if job.source >= 0}
+        count = len(self._sources) - len(leaving)
+        origins = list(range(count))
+        holes = [place for place in sorted(leaving) if place < count]
+        last = [place for place in range(count, len(self._sources)) if place not in leaving]
+        for hole, place in zip(holes, last, strict=True):
+            origins[hole] = place
+        self._sources = [self._sources[place] for place in origins]
+        for place, job in enumerate(self._sources):
+            job.source = place
+        needed = round_up(max((len(job.task.source) + 1 for job in self._sources), default=1), WIDTHS)
+        self._memory.keep_sources(origins, needed if 2 * needed <= self._memory.width else self._memory.width)
+
+    def _layout(self, jobs: Sequence[Job]) -> Layout:
+        width = max([LEAST_WIDTH, *(len(job.slots) for job in jobs)])
+        cell: Any = np.zeros((len(self._sources), width), np.int64)
+        place: Any = np.zeros(self._count, np.int64)
+        for job in jobs:
+            for i, slot in enumerate(job.slots):
+                cell[job.source, i], place[slot] = slot, job.source * width + i
+        lengths = np.array([len(job.task.source) + 1 for job in self._sources], np.int64)
+        return Layout(cell, place, lengths)

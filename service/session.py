@@ -1,0 +1,164 @@
+"""A bundle's variant on onnxruntime: sources in, memory out; tokens in, candidates out. It knows no policy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from export.bundle import Bundle
+from service.errors import StartError
+from service.memory import DeviceMemory, HostMemory, Memory, tensor_names
+from service.tasks import Array, Ids
+
+CUDA = "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
+LEAST_WIDTH = 2  # of sources and of `cell`: see export/signature.py
+log = logging.getLogger("attendant")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the rows of a step are, from the engine: rows of one source in one line of `cell`."""
+
+    cell: Array  # (B, K) int64
+    place: Array  # (R,) int64
+    source_length: Array  # (B,) int64
+
+
+@dataclass(frozen=True)
+class Candidates:
+    top_ids: Array  # (R, k)
+    top_logprobs: Array  # (R, k)
+    logprobs: Array  # (R, V); valid until the next step
+
+
+class Session:
+    """The encoder and the step of one variant."""
+
+    def __init__(self, bundle: Bundle, provider: str, precision: str, threads: int, max_rows: int) -> None:
+        self.sizes, self.pad, self.eos = bundle.sizes, bundle.special_ids["pad"], bundle.special_ids["eos"]
+        self.provider, self.fallback = choose_provider(provider)
+        self.precision = choose_precision(bundle, precision, self.provider)
+        self.threads = threads
+        self._load_graphs(bundle)
+        if self.provider == "cuda" and CUDA not in self._step.get_providers():
+            self._fall_back(provider, "onnxruntime could not start CUDA on this machine")
+            self.precision = choose_precision(bundle, precision, self.provider)
+            self._load_graphs(bundle)
+        real = "float16" if "float16" in self._step.get_outputs()[-1].type else "float32"
+        self.memory: Memory = (
+            HostMemory(self.sizes, max_rows)
+            if self.fast
+            else DeviceMemory(self.sizes, self._load(self.graphs["merge"]), self.provider, real)
+        )
+        self._io = self._step.io_binding()
+        self._bound: tuple[int, ...] = ()
+        rows, vocabulary = max_rows, self.sizes.target_vocab
+        self._tokens, self._positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._top = np.zeros(1, np.int64)
+        self._logprobs = np.zeros((rows, vocabulary), np.float32)
+        self._layout: Layout | None = None
+
+    def _load_graphs(self, bundle: Bundle) -> None:
+        self.graphs = bundle.variants[self.precision].graphs
+        self.fast = self.provider == "cpu" and "fast_step" in self.graphs
+        kind = "fast_" if self.fast else ""
+        self._encoder, self._step = self._load(self.graphs[f"{kind}encoder"]), self._load(self.graphs[f"{kind}step"])
+
+    def _load(self, path: Any) -> Any:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
+        cuda = [(CUDA, {"device_id": 0})] if self.provider == "cuda" else []
+        try:
+            return ort.InferenceSession(str(path), options, providers=[*cuda, CPU])
+        except Exception as error:  # onnxruntime raises its own kinds, with no common base
+            raise StartError(f"onnxruntime cannot load {path}: {str(error).splitlines()[0]}") from None
+
+    def _fall_back(self, asked: str, reason: str) -> None:
+        if asked == "cuda":
+            raise StartError(f"--provider cuda was asked for, but {reason}; use --provider cpu or auto.")
+        self.provider, self.fallback = "cpu", reason
+        log.warning("running on the CPU: %s", reason)
+
+    def encode(self, sources: Sequence[Ids], held: int, width: int) -> None:
+        """Encode sources, and put what the decoder needs of them into memory after the `held` ones there."""
+        longest = max(LEAST_WIDTH, max(len(source) + 1 for source in sources))
+        ids = np.full((len(sources), longest), self.pad, dtype=np.int64)
+        lengths = np.array([len(source) + 1 for source in sources], dtype=np.int64)
+        for row, source in zip(ids, sources, strict=True):
+            row[: len(source)], row[len(source)] = source, self.eos
+        feeds = {"source": ids, "source_length": lengths}
+        names = tensor_names("cross", self.sizes)
+        if self.fast:
+            self.memory.add_sources(held, self._encoder.run(names, feeds), width)
+            return
+        io = self._encoder.io_binding()
+        for name, value in feeds.items():
+            io.bind_cpu_input(name, value)
+        for name in names:
+            io.bind_output(name, self.provider)
+        self._encoder.run_with_iobinding(io)
+        self.memory.add_sources(held, list(io.get_outputs()), width)
+
+    def arrange(self, layout: Layout) -> None:
+        """Take note of where rows are, until they are somewhere else."""
+        self._layout, self._bound = layout, ()
+
+    def step(self, tokens: Sequence[int], positions: Sequence[int], top: int) -> Candidates:
+        """One more token for each row."""
+        layout = self._layout
+        assert layout is not None
+        rows, longest = len(tokens), max(positions)
+        self._tokens[:rows], self._positions[:rows], self._top[0] = tokens, positions, top
+        bound = (rows, top, 0 if self.fast else longest)
+        if bound != self._bound:
+            self._bind(layout, rows, top, longest)
+            self._bound = bound
+        self._step.run_with_iobinding(self._io)
+        self.memory.take(self._io)
+        return Candidates(self._top_ids, self._top_logprobs, self._logprobs[:rows])
+
+    def _bind(self, layout: Layout, rows: int, top: int, longest: int) -> None:
+        io = self._io
+        io.clear_binding_inputs()
+        io.clear_binding_outputs()
+        for name, value in (
+            ("token", self._tokens[:rows]), ("position", self._positions[:rows]), ("top", self._top),
+            ("cell", layout.cell), ("place", layout.place), ("source_length", layout.source_length),
+        ):  # fmt: skip
+            io.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
+        self._top_ids, self._top_logprobs = np.zeros((rows, top), np.int64), np.zeros((rows, top), np.float32)
+        for name, value in (
+            ("logprobs", self._logprobs[:rows]), ("top_logprobs", self._top_logprobs), ("top_ids", self._top_ids),
+        ):  # fmt: skip
+            io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
+        self.memory.bind(io, rows, len(layout.source_length), longest)
+
+
+def choose_provider(asked: str) -> tuple[str, str | None]:
+    """The provider, and why it is not the one that would have been taken first."""
+    if asked == "cpu":
+        return "cpu", None
+    if CUDA in ort.get_available_providers():
+        return "cuda", None
+    reason = "this onnxruntime has no CUDA provider (the package onnxruntime-gpu has)"
+    if asked == "cuda":
+        raise StartError(f"--provider cuda was asked for, but {reason}; use --provider cpu or auto.")
+    return "cpu", None
+
+
+def choose_precision(bundle: Bundle, asked: str, provider: str) -> str:
+    if asked != "auto":
+        if asked not in bundle.variants:
+            raise StartError(f"--precision {asked} is not in the bundle; it has {', '.join(bundle.variants)}.")
+        return asked
+    preferred = ("fp16", "fp32") if provider == "cuda" else ("int8", "fp32")
+    return next((name for name in preferred if name in bundle.variants), next(iter(bundle.variants)))
