@@ -117,7 +117,12 @@ def peer_ids(tokens: list[str]) -> tuple[int, ...]:
 
 
 def make_engine(kind: str, path: Path, precision: str, threads: int) -> Engine:
-    return {"ours": OurEngine, "ctranslate2": CTranslate2Engine}[kind](path, precision, threads)
+    """ours, ctranslate2, transformers or optimum."""
+    if kind in ("ours", "ctranslate2"):
+        return {"ours": OurEngine, "ctranslate2": CTranslate2Engine}[kind](path, precision, threads)
+    from bench.huggingface import GenerateEngine
+
+    return GenerateEngine(kind, path, threads)
 
 
 def random_ids(rng: np.random.Generator, length: int, vocabulary: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 from bench.machine import machine_facts
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("attendant", "onnxruntime", "ctranslate2", "numpy", "fastapi", "uvicorn")
+PACKAGES = ("attendant", "onnxruntime", "ctranslate2", "transformers", "optimum-onnx", "numpy", "fastapi", "uvicorn")
 
 
 def facts(module: str) -> dict[str, Any]:

@@ -195,6 +195,21 @@ def embedded(record: Record) -> str:
     return f"{text}\n\n{taken(record)}"
 
 
+def huggingface(record: Record) -> str:
+    rows = record["rows"]
+    kinds = [kind for kind in rows[0]["by_precision"] if kind != "ours"]
+    body = [
+        [row["name"], *(row["by_precision"][kind]["fp32"] for kind in kinds),
+         " / ".join(number(value) for value in row["by_precision"]["ours"].values()), f"{row['ratio']}x"]
+        for row in rows
+    ]  # fmt: skip
+    text = (
+        "The same weights as a Marian model, with Hugging Face's `generate`, on torch and on onnxruntime, in f32.\n\n"
+    )
+    text += table(["work", *(f"{kind}, ms" for kind in kinds), "ours f32 / int8, ms", "ratio to the faster"], body)
+    return f"{text}\n\n{taken(record)}"
+
+
 def peers(record: Record) -> str:
     body = [
         [row["requests"], row["beam_size"], row["source_length"], row["length"], f"{row['same']} of {row['requests']}",
@@ -208,6 +223,7 @@ def peers(record: Record) -> str:
 SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "quick.json": ("Against CTranslate2", quick),
     "lengths.json": ("Short and long", lengths),
+    "huggingface.json": ("Against Hugging Face", huggingface),
     "serving.json": ("Over HTTP", serving),
     "roofline.json": ("Against the limit of the machine", roofline),
     "growth.json": ("Growth", growth),

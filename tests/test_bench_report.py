@@ -35,6 +35,8 @@ def results(tmp_path: Path) -> Path:
     rows = [row_of(work, BEST, 3) for work in WORKS]
     write_json(tmp_path / "quick.json", [{**row, **about} for row in [*rows, memory_row(memory)]])
     write_record(tmp_path / "lengths.json", "bench.lengths", [row_of(work, BEST, 3) for work in works()])
+    slow = {("ours", "int8"): 0.1, ("transformers", "fp32"): 2.0, ("optimum", "fp32"): 3.0}
+    write_record(tmp_path / "huggingface.json", "bench.huggingface", [row_of(work, slow, 3) for work in WORKS])
     served = [load_row("attendant", "32 clients", 50.0, 100.0), load_row("ctranslate2", "32 clients", 10.0, 300.0)]
     write_record(
         tmp_path / "serving.json", "bench.serving", [*served, load_row("attendant", "8", 1.0, 1.0, way="streamed")],
