@@ -56,27 +56,17 @@ def evaluate_bundle(
     """Decode every source of a TSV with a variant's graphs and score it against all of its targets."""
     from model import tokenizer
     from model.data import read_references
-    from model.evaluate import _compile, _overlap, text_error_rates
+    from model.evaluate import check_pattern, measure
 
-    pattern = _compile(ignore)
+    check_pattern(ignore)
     source, target = (tokenizer.load(bundle.tokenizers[side]) for side in ("source", "target"))
     references = read_references(data)
     encoded = source.encode_batch(list(references))
     _check_lengths(bundle, data, list(references), encoded)
-    outputs = [target.decode(ids) for ids in decode_all(bundle, precision, encoded, beam_size, length_penalty)]
-    listed = list(references.values())
-
-    def rates(without: Any) -> dict[str, Any]:
-        found = text_error_rates(outputs, listed, target.pieces, without)
-        return {"sequence_error_rate": found.sequence, "token_error_rate": found.token}
-
-    report = {"data": data.name, "sources": len(references), "precision": precision}
-    report |= {"beam_size": beam_size, "length_penalty": length_penalty, **rates(None)}
-    if pattern:
-        report["ignoring"] = {"pattern": ignore, **rates(pattern)}
-    if target.is_running_text:
-        report |= _overlap(outputs, listed)
-    return report
+    found = decode_all(bundle, precision, encoded, beam_size, length_penalty)
+    report: dict[str, Any] = {"data": data.name, "sources": len(references), "precision": precision}
+    report |= {"beam_size": beam_size, "length_penalty": length_penalty}
+    return report | dict(measure([target.decode(ids) for ids in found], list(references.values()), target, ignore))
 
 
 def decode_all(

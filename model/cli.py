@@ -1,8 +1,7 @@
-"""The commands of this room: data, train, evaluate, plot, release. Each imports what it needs when it runs."""
+"""The commands of this room: data, train, plot, release. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import ArgumentParser
 from pathlib import Path
@@ -67,31 +66,6 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
         f"{result.run}: {result.step} steps in {result.seconds:,.0f} s; "
         f"best at step {result.best_step} ({training.select} {result.best_value:.4g})"
     )
-
-
-def evaluate(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train wrote, or model/default")
-    parser.add_argument("--data", required=True, type=Path, metavar="TSV")
-    parser.add_argument("--beam-size", type=int, default=1, metavar="K", help="1 is greedy (default: 1)")
-    parser.add_argument("--length-penalty", type=float, default=1.0, metavar="P", help="default: 1.0")
-    parser.add_argument("--ignore", metavar="REGEX", help="report also with what matches taken out of both sides")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
-    options = parser.parse_args(arguments)
-    if options.beam_size < 1:
-        raise ConfigError(f"--beam-size takes a whole number from 1, not {options.beam_size}.")
-    if (options.run / "manifest.json").exists():
-        raise UserError(f"{options.run} is a bundle; this version evaluates the run that it was exported from.")
-
-    from model.checkpoint import load_trained
-    from model.evaluate import evaluate_run, table
-
-    report = evaluate_run(
-        load_trained(options.run), options.data, options.beam_size, options.length_penalty, options.ignore
-    )
-    print(table(report))
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def plot(parser: ArgumentParser, arguments: list[str]) -> None:

@@ -13,6 +13,7 @@ from model.errors import ConfigError
 
 if TYPE_CHECKING:
     from model.checkpoint import TrainedModel
+    from model.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -59,27 +60,26 @@ def evaluate_run(
     """Decode every source of a TSV and score it against all of its targets."""
     from model.decode import decode_all
 
-    pattern = _compile(ignore)
+    check_pattern(ignore)
     references = read_references(data)
     found = decode_all(trained.model, _encode(trained, list(references), data), beam_size, length_penalty)
-    outputs, listed = [trained.target.decode(ids) for ids in found], list(references.values())
-    rates = text_error_rates(outputs, listed, trained.target.pieces, None)
-    report = {
-        "data": data.name,
-        "sources": len(references),
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "sequence_error_rate": rates.sequence,
-        "token_error_rate": rates.token,
-    }
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    return {"data": data.name, "sources": len(references), **search} | measure(
+        [trained.target.decode(ids) for ids in found], list(references.values()), trained.target, ignore
+    )
+
+
+def measure(outputs: list[str], references: list[list[str]], target: Tokenizer, ignore: str | None) -> dict[str, Any]:
+    """Error rates, also with what matches `ignore` left out; BLEU and chrF of running text."""
+    rates = text_error_rates(outputs, references, target.pieces, None)
+    report: dict[str, Any] = {"sequence_error_rate": rates.sequence, "token_error_rate": rates.token}
+    pattern = check_pattern(ignore)
     if pattern:
-        rates = text_error_rates(outputs, listed, trained.target.pieces, pattern)
+        rates = text_error_rates(outputs, references, target.pieces, pattern)
         report["ignoring"] = {
             "pattern": ignore, "sequence_error_rate": rates.sequence, "token_error_rate": rates.token,
         }  # fmt: skip
-    if trained.target.is_running_text:
-        report |= _overlap(outputs, listed)
-    return report
+    return report | (_overlap(outputs, references) if target.is_running_text else {})
 
 
 def table(report: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _compile(ignore: str | None) -> re.Pattern[str] | None:
+def check_pattern(ignore: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(ignore) if ignore else None
     except re.error as error:
