@@ -23,6 +23,7 @@ from service.errors import NotFoundError
 from service.holder import Holder, Load
 from service.metrics import Metrics
 from service.middleware import MethodNotAllowedError, Middleware, Traffic
+from service.openai import ERROR_FORMS, openai_router
 from service.settings import Settings
 
 DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
@@ -65,9 +66,12 @@ def create_app(
         redoc_url=None,
     )
     app.state.holder, app.state.traffic = holder, Traffic()
-    app.add_middleware(Middleware, settings=settings, metrics=metrics, traffic=app.state.traffic)
+    app.add_middleware(
+        Middleware, settings=settings, metrics=metrics, traffic=app.state.traffic, error_forms=ERROR_FORMS
+    )
     app.add_exception_handler(HTTPException, _no_route)
     app.include_router(Api(settings, holder, metrics).router())
+    app.include_router(openai_router(holder.get, settings))
     return app
 
 

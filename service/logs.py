@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 import time
+from functools import lru_cache
 from typing import Any, TextIO
 
 from service.settings import Settings
@@ -28,7 +29,10 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 def log_request(logger: logging.Logger, fields: dict[str, Any]) -> None:
-    logger.info("request", extra={"fields": fields})
+    """A request's line; made by hand, since looking up who called costs more than the rest of the line."""
+    record = logging.LogRecord(logger.name, logging.INFO, "", 0, "request", None, None)
+    record.fields = fields
+    logger.handle(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -51,10 +55,17 @@ class TextFormatter(logging.Formatter):
 
 
 def _time(record: logging.LogRecord) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+    return f"{_second(int(record.created))}.{int(record.msecs):03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, int | float):
+        return str(value)
     text = str(value)
     return text if PLAIN.fullmatch(text) else json.dumps(value, default=str)
 

@@ -25,6 +25,7 @@ from service.errors import ServiceError, StartError
 from service.holder import Holder, Load, Served
 from service.settings import Settings
 
+BACKLOG = 2048  # connections not accepted yet
 LAST_BYTES_SECONDS = 5  # for answers to reach slow clients, once there is nothing more to compute
 LARGEST_HEADERS = 256 * 2**10  # bytes that the parser takes; the application refuses less than that, with a sentence
 
@@ -44,6 +45,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=settings.keep_alive_seconds,
             timeout_graceful_shutdown=LAST_BYTES_SECONDS,
+            backlog=BACKLOG,
             h11_max_incomplete_event_size=LARGEST_HEADERS,
         )
         super().__init__(config)
@@ -136,10 +138,19 @@ class Server(uvicorn.Server):
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket, or a sentence."""
+    listening = None
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
+        found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        # The protocol is named because asyncio sends small packets at once only where it sees that it is TCP.
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        return listening
     except OSError as error:
+        if listening is not None:
+            listening.close()
         if error.errno == errno.EADDRINUSE:
             raise StartError(f"port {port} of {host} is in use; choose another with --port.") from None
         raise StartError(f"cannot listen on {host}, port {port}: {error.strerror}; see --host and --port.") from None
