@@ -1,0 +1,72 @@
+"""Engines of small random models, as bundles on disk: what the service's tests decode with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from export.bundle import Bundle, read_bundle, write_bundle
+from export.convert import TOKENIZERS, describe_variants, write_graphs
+from export.graphs import sizes_of
+from export.quantize import calibrate
+from export.weights import arrays_of
+from model import tokenizer
+from model.reference import greedy, next_logprobs
+from model.tokenizer import BOS, EOS, PAD, UNK
+from model.transformer import Transformer
+from service.engine import Engine, EngineSettings
+
+LETTERS = "abcdefghi"  # ids 4 to 12 of the source
+SYMBOLS = " ".join("ABCDEFG")  # ids 4 to 10 of the target
+SOURCES = [[4, 5, 6], [9], [12, 11, 10, 9, 8, 7, 6, 5], [5] * 12]
+
+
+def make_bundle(model: Transformer, out: Path, variants: tuple[str, ...] = ("fp32", "int8")) -> Bundle:
+    """A bundle of a model with the vocabularies of tests/conftest.py, certified by torch, not verified."""
+
+    def fill(directory: Path) -> dict[str, Any]:
+        (directory / "tokenizers").mkdir()
+        tokenizer.learn("chars", [LETTERS]).save(directory / TOKENIZERS["source"])
+        tokenizer.learn("words", [SYMBOLS]).save(directory / TOKENIZERS["target"])
+        arrays = arrays_of(model)
+        ranges = calibrate(model.config, arrays, [(source, [4, 6, 8, 10]) for source in SOURCES])
+        for variant in variants:
+            write_graphs(variant, model.config, arrays, ranges, directory / variant)
+        limit = model.config.max_length
+        described = describe_variants(variants, model.config, ranges)
+        if "int8" in described:
+            described["int8"]["tolerance"] = 3.0  # random weights leave little margin
+        return {
+            "name": "small",
+            "sizes": dataclasses.asdict(sizes_of(model.config)),
+            "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
+            "limits": {"max_source_length": limit - 1, "max_target_length": limit},
+            "tokenizers": TOKENIZERS,
+            "variants": described,
+            "certificate": {"samples": [_sample(model, source) for source in SOURCES]},
+            "produced_by": {"attendant": "test"},
+        }
+
+    write_bundle(out, fill, force=True)
+    return read_bundle(out)
+
+
+def _sample(model: Transformer, source: list[int]) -> dict[str, Any]:
+    found = greedy(model, source, max_length=12)
+    return {
+        "source_ids": source,
+        "greedy": {"ids": list(found.ids), "logprobs": list(found.logprobs), "finish_reason": found.finish_reason},
+        "next_token": {"ids": [4, 5], "logprobs": [next_logprobs(model, source, ())[i] for i in (4, 5)]},
+    }
+
+
+def make_engine(bundle: Bundle, **settings: Any) -> Engine:
+    return Engine(bundle, EngineSettings(**{"threads": 1, "precision": "fp32"} | settings))
+
+
+def change_manifest(bundle: Bundle, **changes: Any) -> None:
+    """Write other values into a manifest."""
+    path = bundle.directory / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
