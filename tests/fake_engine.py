@@ -98,6 +98,7 @@ class FakeEngine:
         self.max_queue_requests = max_queue_requests
         self.pause_after: int | None = None  # tokens after which every task waits, until this is None again
         self.failure: Exception | None = None  # every task fails with it
+        self.failures: dict[Ids, Exception] = {}  # the tasks of a source fail with it
         self.refusal: Exception | None = None  # submit raises it
         self.submitted: list[Task] = []
         self.cancelled = 0  # tasks that ended by a cancelled ticket
@@ -161,7 +162,8 @@ class FakeEngine:
                     if outcome is not None:
                         job.listener(Finished(job.index, outcome))
                 pause = POLL if self.pause_after is not None else 0
-                self.changed.wait(pause if self._jobs else None)
+                if self._jobs or self._stop_at is None:
+                    self.changed.wait(pause if self._jobs else None)
 
     def _step(self, job: Job) -> Any:
         """One token more, or the outcome."""
@@ -170,8 +172,8 @@ class FakeEngine:
             return CancelledError()
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             return NotReadyError("the service is stopping.")
-        if self.failure is not None:
-            return self.failure
+        if self.failure is not None or job.task.source in self.failures:
+            return self.failure or self.failures[job.task.source]
         if job.deadline is not None and time.monotonic() >= job.deadline:
             return self._late(job)
         if self.pause_after is not None and len(job.ids) >= self.pause_after:

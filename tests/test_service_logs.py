@@ -1,0 +1,69 @@
+"""The log: lines that stay lines, in text or JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service import logs
+from service.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """The process's loggers, as they were."""
+    kept = [(logging.getLogger(n), vars(logging.getLogger(n)).copy()) for n in logs.LOGGERS]
+    yield
+    for logger, before in kept:
+        logger.handlers, logger.propagate = before["handlers"], before["propagate"]
+        logger.setLevel(before["level"])
+
+
+def written(fields: dict[str, Any], **settings: Any) -> str:
+    stream = io.StringIO()
+    logs.configure(Settings(**settings), stream)
+    logs.log_request(logging.getLogger("attendant"), fields)
+    return stream.getvalue()
+
+
+def test_a_line_of_json_has_the_fields() -> None:
+    line = json.loads(written({"id": "a", "status": 200, "texts": ["é\n"]}, log_format="json"))
+    assert (line["message"], line["level"], line["status"], line["texts"]) == ("request", "info", 200, ["é\n"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+
+
+def test_a_line_of_text_has_the_fields_in_order() -> None:
+    assert written({"id": "a-1", "path": "/v1/x", "ms": 1.5}).endswith("Z info request id=a-1 path=/v1/x ms=1.5\n")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_whatever_a_client_sends_stays_in_one_line(log_format: str) -> None:
+    line = written({"path": '/a\nb id=forged "q" \u2028 \ud800'}, log_format=log_format)
+    assert line.count("\n") == 1
+    assert len(line.splitlines()) == 1
+
+
+def test_the_level_holds_back_requests() -> None:
+    stream = io.StringIO()
+    logs.configure(Settings(log_level="warning"), stream)
+    logger = logging.getLogger("attendant")
+    assert not logger.isEnabledFor(logging.INFO)
+    logger.error("trouble: %s", "here")
+    assert "error trouble: here" in stream.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_traceback_is_whole(log_format: str) -> None:
+    stream = io.StringIO()
+    logs.configure(Settings(log_format=log_format), stream)
+    try:
+        raise ValueError("inside")
+    except ValueError:
+        logging.getLogger("attendant").exception("it failed")
+    assert "ValueError: inside" in stream.getvalue()
