@@ -70,7 +70,11 @@ class GraphBuilder:
         return name
 
     def output(self, value: str, name: str, kind: str, axes: Sequence[str | int]) -> None:
-        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        """Give a value the name of an output, wherever it is used."""
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                for i, used in enumerate(names):
+                    names[i] = name if used == value else used
         self._outputs.append(helper.make_tensor_value_info(name, self._element(kind), list(axes)))
 
     def weight(self, name: str, value: Array) -> str:

@@ -23,7 +23,7 @@ from service.memory import WIDTHS, round_up
 from service.metrics import Metrics
 from service.rows import Rows
 from service.scheduler import Job, Scheduler, Ticket
-from service.search import GenerateSearch, NextTokenSearch, Row, Special, make_search
+from service.search import GenerateSearch, NextTokenSearch, Special, make_search
 from service.session import Session
 from service.tasks import (
     Answer,
@@ -41,6 +41,7 @@ from service.tasks import (
 from service.tokenizer import Tokenizer
 
 ENCODED_AT_ONCE = 512  # source tokens that are encoded between two steps, so that rows in flight do not starve
+ENCODED_AT_FIRST = 4096  # and when none are in flight
 MOST_ROWS = 64
 MEMORY_SHARE = 0.4  # of the memory limit, for caches
 log = logging.getLogger("attendant")
@@ -142,7 +143,8 @@ class Engine:
         """Admit, step, postprocess."""
         now = time.monotonic()
         self._drop(self._gone(now), now)
-        self._admit(self._scheduler.admit(now, ENCODED_AT_ONCE), now)
+        most = ENCODED_AT_ONCE if self._scheduler.running else ENCODED_AT_FIRST
+        self._admit(self._scheduler.admit(now, most), now)
         if self._scheduler.running:
             self._step()
 
@@ -191,7 +193,7 @@ class Engine:
         ended = time.monotonic()
         done, moved = [], False
         for job in running:
-            rows = [Row(*candidates.row(slot)) for slot in job.slots]
+            rows = [candidates.row(slot) for slot in job.slots]
             parents = job.search.advance(rows)
             job.steps += len(rows)
             if job.search.done:

@@ -22,7 +22,7 @@ from export.bundle import Sizes
 from service.tasks import Array
 
 SIDES = ("key", "value")
-WIDTHS = 16  # the width of the sources in memory is a multiple of this
+WIDTHS = 4  # the width of the sources in memory is a multiple of this
 LENGTHS = 32  # so is the past that DeviceMemory holds
 
 
@@ -35,8 +35,12 @@ class Memory(Protocol):
     def keep_sources(self, origins: Sequence[int], width: int) -> None:
         """Source i is from now on what source origins[i] was; the width may shrink."""
 
-    def keep_rows(self, origins: Sequence[int], position: int) -> None:
-        """Row i is from now on what row origins[i] was, -1 for a new one; no row has more than `position` tokens."""
+    def keep_rows(self, origins: Sequence[int], position: int, shared: Sequence[int] = ()) -> None:
+        """Row i is from now on what row origins[i] was, -1 for a new one; no row has more than `position` tokens.
+
+        A row that nothing continues may be entered by another; the first shared[i] tokens of both are the same anyway,
+        where that is known.
+        """
 
     def bind(self, io: Any, rows: int, sources: int, position: int) -> None:
         """Bind a step's caches, for rows of at most `position` tokens and the one that this step adds."""
@@ -56,6 +60,8 @@ class HostMemory:
     def __init__(self, sizes: Sizes, max_rows: int) -> None:
         self.sizes, self.max_rows, self.width = sizes, max_rows, 0
         self._tensors = 2 * sizes.decoder_layers
+        names = (tensor_names(prefix, sizes) for prefix in ("self", "present", "cross"))
+        self._names = list(zip(*names, strict=True))
         self._past = untouched((self._tensors, max_rows, sizes.heads, sizes.max_length, sizes.head))
         self._cross = untouched((self._tensors, max_rows, sizes.heads, 0, sizes.head))
 
@@ -74,25 +80,24 @@ class HostMemory:
         self.width = width
 
     def keep_sources(self, origins: Sequence[int], width: int) -> None:
-        moved = [(i, origin) for i, origin in enumerate(origins) if i != origin]
-        if moved:
-            to, origin = map(list, zip(*moved, strict=True))
-            self._cross[:, to] = self._cross[:, origin]
+        for place, origin in enumerate(origins):
+            if place != origin:
+                self._cross[:, place] = self._cross[:, origin]
         if width < self.width:
             self._widen(len(origins), width)
 
-    def keep_rows(self, origins: Sequence[int], position: int) -> None:
-        moved = [(i, origin) for i, origin in enumerate(origins) if origin not in (i, -1)]
-        if moved:
-            to, origin = map(list, zip(*moved, strict=True))
-            self._past[:, to, :, :position] = self._past[:, origin, :, :position]
+    def keep_rows(self, origins: Sequence[int], position: int, shared: Sequence[int] = ()) -> None:
+        past = self._past
+        for row, origin in enumerate(origins):  # a row that is entered is one that nothing goes on from
+            first = shared[row] if shared else 0
+            if origin not in (row, -1) and first < position:
+                past[:, row, :, first:position] = past[:, origin, :, first:position]
 
     def bind(self, io: Any, rows: int, sources: int, position: int) -> None:  # noqa: ARG002
         sizes = self.sizes
         past = [rows, sizes.heads, sizes.max_length, sizes.head]
         cross = [sources, sizes.heads, self.width, sizes.head]
-        names = zip(*(tensor_names(prefix, sizes) for prefix in ("self", "present", "cross")), strict=True)
-        for i, (before, after, memory) in enumerate(names):
+        for i, (before, after, memory) in enumerate(self._names):
             address = self._past[i].ctypes.data
             io.bind_input(before, "cpu", 0, np.float32, past, address)
             io.bind_output(after, "cpu", 0, np.float32, past, address)
@@ -123,7 +128,7 @@ class DeviceMemory:
         self.width = min(self.width, width)
         self._cross = [self._merged(old, old, origins, self.width) for old in self._cross] if origins else []
 
-    def keep_rows(self, origins: Sequence[int], position: int) -> None:
+    def keep_rows(self, origins: Sequence[int], position: int, shared: Sequence[int] = ()) -> None:  # noqa: ARG002
         if not origins:
             self._past, self._length = [], 0
             return

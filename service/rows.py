@@ -9,6 +9,7 @@ import numpy as np
 
 from service.memory import WIDTHS, round_up
 from service.scheduler import Job
+from service.search import Row, agreed
 from service.session import LEAST_WIDTH, Layout, Session
 from service.tasks import Array
 
@@ -21,8 +22,8 @@ class StepCandidates:
         self._everything = everything
         self.rows = len(self._ids)
 
-    def row(self, slot: int) -> tuple[list[int], list[float], Array]:
-        return self._ids[slot], self._logprobs[slot], self._everything[slot]
+    def row(self, slot: int) -> Row:
+        return Row(self._ids[slot], self._logprobs[slot], self._everything[slot])
 
 
 class Rows:
@@ -55,6 +56,7 @@ class Rows:
         for job in jobs:
             search = job.search
             position = search.position
+            job.cached = [live.ids for live in search.live]
             for slot, token in zip(job.slots, search.last_tokens(), strict=True):
                 tokens[slot], positions[slot] = token, position
             top = max(top, search.wanted())
@@ -68,32 +70,41 @@ class Rows:
         for job in jobs:
             parents = [] if id(job) in leaving else job.parents
             wanted += [(job, i, job.slots[parent]) for i, parent in enumerate(parents)]
-        origins = self._assign(wanted)
+        origins, shared = self._assign(wanted)
         self._count = len(wanted)
-        self._memory.keep_rows(origins, self._longest())
+        self._memory.keep_rows(origins, self._longest(), shared)
         if done:
             self._forget(done)
         self._stale = True
 
-    def _assign(self, wanted: list[tuple[Job, int, int]]) -> list[int]:
-        """Give every hypothesis a row under len(wanted); for each row, the one it comes from."""
+    def _assign(self, wanted: list[tuple[Job, int, int]]) -> tuple[list[int], list[int]]:
+        """Give every hypothesis a row under len(wanted).
+
+        For each row, the one it comes from, and how many cached tokens it has in common with what was there before:
+        two hypotheses of one job have the same cache up to where they parted.
+        """
         count = len(wanted)
-        origins = [-1] * count
+        origins, shared = [-1] * count, [0] * count
         homeless = []
+        held: dict[int, tuple[Job, list[int]]] = {}  # row: what is cached in it
         places: dict[int, list[int]] = {}
         for job, i, origin in wanted:
-            slots = places.setdefault(id(job), [])
-            slots.append(origin)
+            places.setdefault(id(job), []).append(origin)
             if origin < count and origins[origin] == -1:
                 origins[origin] = origin
             else:
                 homeless.append((job, i, origin))
-        free = (slot for slot in range(count) if origins[slot] == -1)
-        for (job, i, origin), slot in zip(homeless, list(free), strict=True):
+            for slot, ids in zip(job.slots, job.cached, strict=False):
+                held[slot] = (job, ids)
+        free = [slot for slot in range(count) if origins[slot] == -1]
+        for (job, i, origin), slot in zip(homeless, free, strict=True):
             origins[slot], places[id(job)][i] = origin, slot
+            before, now = held.get(slot), held.get(origin)
+            if before and now and before[0] is now[0]:
+                shared[slot] = 1 + agreed([before[1], now[1]])  # the start token, and what both began with
         for job in {id(job): job for job, _, _ in wanted}.values():
             job.slots = places[id(job)]
-        return origins
+        return origins, shared
 
     def remove(self, jobs: Sequence[Job]) -> None:
         """Jobs leave before they are done."""

@@ -29,6 +29,7 @@ class Job:
     search: GenerateSearch | ScoreSearch | NextTokenSearch
     slots: list[int] = field(default_factory=list)  # the rows of its live hypotheses
     parents: list[int] = field(default_factory=list)  # after a step: the hypotheses that its live ones continue
+    cached: list[list[int]] = field(default_factory=list)  # the tokens whose cache is in each of its rows
     source: int = -1  # its place among the sources in memory
     encode_started: float = 0.0
     decode_started: float = 0.0

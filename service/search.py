@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +30,7 @@ class Special:
     eos: int
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """The next tokens of one live hypothesis."""
 
     ids: Sequence[int]  # the likeliest, at least as many as were asked for (or the whole vocabulary), likeliest first
@@ -153,18 +154,18 @@ class GenerateSearch(Search):
         return self._end()
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
-        wanted, length = self.wanted(), self.position + 1
-        candidates: list[tuple[float, int, int, float, float]] = []
+        wanted, length, places = self.wanted(), self.position + 1, self.places
+        candidates: list[tuple[float, int, int, float, float]] = []  # -weight, parent, token, log-probability, weight
         for parent, (hypothesis, row) in enumerate(zip(self.live, rows, strict=True)):
-            for token, logprob, weight in self.allowed(hypothesis, row, wanted)[: self.places]:
-                candidates.append((hypothesis.weight + weight, parent, token, logprob, weight))
+            before = hypothesis.weight
+            for token, logprob, weight in self.allowed(hypothesis, row, wanted)[:places]:
+                candidates.append((-(before + weight), parent, token, logprob, weight))
         if not candidates:  # every token is forbidden
             for hypothesis in self.live:
                 self._finish(hypothesis, "length")
             return self._end()
         candidates.sort(key=_by_weight)
         chosen, parents = [], []
-        places = self.places
         for _, parent, token, logprob, weight in candidates[:places]:
             extended = self.live[parent].extended(token, logprob, weight)
             if token == self.special.eos:
@@ -182,13 +183,10 @@ class GenerateSearch(Search):
         """(token, log-probability, weight) of the likeliest tokens that may come next, best first."""
         options = self.options
         special, too_early = self.special, len(hypothesis.ids) < options.min_length
-        plain = options.repetition_penalty == 1.0 and not options.no_repeat_ngram_size
-        if plain:
-            return [
-                (token, logprob, logprob)
-                for token, logprob in zip(row.ids[:wanted], row.logprobs, strict=False)
-                if token not in (special.pad, special.bos) and not (too_early and token == special.eos)
-            ]
+        if options.repetition_penalty == 1.0 and not options.no_repeat_ngram_size:
+            never = (special.pad, special.bos, special.eos) if too_early else (special.pad, special.bos)
+            likeliest = zip(row.ids[:wanted], row.logprobs, strict=False)
+            return [(token, logprob, logprob) for token, logprob in likeliest if token not in never]
         weights = penalised(hypothesis.ids, row, wanted, options)
         return sorted(
             (
@@ -382,9 +380,8 @@ def agreed(sequences: Sequence[Sequence[int]]) -> int:
     return count
 
 
-def _by_weight(candidate: tuple[float, int, int, float, float]) -> tuple[float, int]:
-    """Best first; of equals, as they were before: the better parent, then the likelier token."""
-    return -candidate[0], candidate[1]
+# Best first; of equals, as they were before: the better parent, then the likelier token.
+_by_weight = itemgetter(0, 1)
 
 
 def make_search(special: Special, task: Task) -> GenerateSearch | ScoreSearch | NextTokenSearch:

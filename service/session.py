@@ -18,6 +18,7 @@ from service.tasks import Array, Ids
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
 LEAST_WIDTH = 2  # of sources and of `cell`: see export/signature.py
+SLOWER = ["SkipLayerNormFusion"]  # onnxruntime's fused node takes five times as long as the two it replaces
 log = logging.getLogger("attendant")
 
 
@@ -60,9 +61,10 @@ class Session:
         self._bound: tuple[int, ...] = ()
         rows, vocabulary = max_rows, self.sizes.target_vocab
         self._tokens, self._positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self._top = np.zeros(1, np.int64)
+        self._places, self._lengths = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._cell, self._top = np.zeros((0, 0), np.int64), np.zeros(1, np.int64)
+        self._shape = (0, 0, 0)  # rows, sources, places
         self._logprobs = np.zeros((rows, vocabulary), np.float32)
-        self._layout: Layout | None = None
 
     def _load_graphs(self, bundle: Bundle) -> None:
         self.graphs = bundle.variants[self.precision].graphs
@@ -78,7 +80,7 @@ class Session:
         options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
         cuda = [(CUDA, {"device_id": 0})] if self.provider == "cuda" else []
         try:
-            return ort.InferenceSession(str(path), options, providers=[*cuda, CPU])
+            return ort.InferenceSession(str(path), options, providers=[*cuda, CPU], disabled_optimizers=SLOWER)
         except Exception as error:  # onnxruntime raises its own kinds, with no common base
             raise StartError(f"onnxruntime cannot load {path}: {str(error).splitlines()[0]}") from None
 
@@ -110,37 +112,43 @@ class Session:
 
     def arrange(self, layout: Layout) -> None:
         """Take note of where rows are, until they are somewhere else."""
-        self._layout, self._bound = layout, ()
+        sources, width = layout.cell.shape
+        shape = (len(layout.place), sources, width)
+        if shape != self._shape:
+            self._shape, self._bound = shape, ()
+            self._cell = np.zeros((sources, width), np.int64)
+        self._cell[:], self._places[: shape[0]] = layout.cell, layout.place
+        self._lengths[:sources] = layout.source_length
 
     def step(self, tokens: Sequence[int], positions: Sequence[int], top: int) -> Candidates:
         """One more token for each row."""
-        layout = self._layout
-        assert layout is not None
         rows, longest = len(tokens), max(positions)
         self._tokens[:rows], self._positions[:rows], self._top[0] = tokens, positions, top
-        bound = (rows, top, 0 if self.fast else longest)
-        if bound != self._bound:
-            self._bind(layout, rows, top, longest)
+        bound = (rows, top, self.memory.width, 0 if self.fast else longest)
+        if bound != self._bound or not self.fast:
+            self._bind(top, longest)
             self._bound = bound
         self._step.run_with_iobinding(self._io)
         self.memory.take(self._io)
         return Candidates(self._top_ids, self._top_logprobs, self._logprobs[:rows])
 
-    def _bind(self, layout: Layout, rows: int, top: int, longest: int) -> None:
-        io = self._io
+    def _bind(self, top: int, longest: int) -> None:
+        io, (rows, sources, _) = self._io, self._shape
         io.clear_binding_inputs()
         io.clear_binding_outputs()
-        for name, value in (
-            ("token", self._tokens[:rows]), ("position", self._positions[:rows]), ("top", self._top),
-            ("cell", layout.cell), ("place", layout.place), ("source_length", layout.source_length),
-        ):  # fmt: skip
+        inputs: dict[str, Array] = {
+            "token": self._tokens[:rows], "position": self._positions[:rows], "top": self._top,
+            "cell": self._cell, "place": self._places[:rows], "source_length": self._lengths[:sources],
+        }  # fmt: skip
+        for name, value in inputs.items():
             io.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
         self._top_ids, self._top_logprobs = np.zeros((rows, top), np.int64), np.zeros((rows, top), np.float32)
-        for name, value in (
-            ("logprobs", self._logprobs[:rows]), ("top_logprobs", self._top_logprobs), ("top_ids", self._top_ids),
-        ):  # fmt: skip
+        outputs: dict[str, Array] = {
+            "logprobs": self._logprobs[:rows], "top_logprobs": self._top_logprobs, "top_ids": self._top_ids,
+        }  # fmt: skip
+        for name, value in outputs.items():
             io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
-        self.memory.bind(io, rows, len(layout.source_length), longest)
+        self.memory.bind(io, rows, sources, longest)
 
 
 def choose_provider(asked: str) -> tuple[str, str | None]:
