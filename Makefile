@@ -56,11 +56,11 @@ evaluate: $(DATA)/train.tsv ## error rates of the committed model on the test pa
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --json runs/greedy.json
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --beam-size 5 --json runs/beam.json
 
-export: .venv/all ## the default model's bundle, in runs/bundle
-	$(BIN)/attendant export model/default --out runs/bundle --name g2p --force
+export: .venv/all ## the default model's bundle, where `attendant serve` finds it
+	$(BIN)/attendant export model/default --out service/default_bundle --name g2p --force
 
-verify: .venv/all ## runs/bundle against the default model
-	$(BIN)/attendant verify runs/bundle --checkpoint model/default
+verify: .venv/all ## the embedded bundle against the default model
+	$(BIN)/attendant verify service/default_bundle --checkpoint model/default
 
 baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored on the same files
 	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json

@@ -1,16 +1,16 @@
 """What can go wrong, as a tree; each class carries its HTTP status and its type, each error a sentence.
 
-    ServiceError                 500 internal_error
-      InvalidJSONError           400 invalid_json        the body is not JSON
-      UnauthorizedError          401 unauthorized        no key, or a wrong one
-      NotFoundError              404 not_found           no such path or model
-      BodyTooLargeError          413 body_too_large      refused before it is read whole
-      InvalidFieldError          422 invalid_field       a field unknown, of the wrong type, out of its range, too long
-      QueueFullError             429 queue_full          with `retry_after`, seconds
-      NotReadyError              503 not_ready           starting, or draining
-      DeadlineError              504 deadline            passed before anything could be answered
-    StartError                   a deployment that cannot serve; exit code 1
-    CancelledError               no one waits for the answer any more
+ServiceError                 500 internal_error
+  InvalidJSONError           400 invalid_json        the body is not JSON
+  UnauthorizedError          401 unauthorized        no key, or a wrong one
+  NotFoundError              404 not_found           no such path or model
+  BodyTooLargeError          413 body_too_large      refused before it is read whole
+  InvalidFieldError          422 invalid_field       a field unknown, of the wrong type, out of its range, too long
+  QueueFullError             429 queue_full          with `retry_after`, seconds
+  NotReadyError              503 not_ready           starting, or draining
+  DeadlineError              504 deadline            passed before anything could be answered
+StartError                   a deployment that cannot serve; exit code 1
+CancelledError               no one waits for the answer any more
 """
 
 from __future__ import annotations

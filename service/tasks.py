@@ -1,8 +1,8 @@
 """What the engine is asked for, and what it answers: ids in, ids out. Whoever asks has checked the ranges.
 
-    Generate      the best targets of a source
-    NextToken     the distribution after a prefix
-    Score         the log-probabilities of a given target
+Generate      the best targets of a source
+NextToken     the distribution after a prefix
+Score         the log-probabilities of a given target
 """
 
 from __future__ import annotations
