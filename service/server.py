@@ -23,11 +23,11 @@ from fastapi import FastAPI
 from service.app import create_app
 from service.errors import ServiceError, StartError
 from service.holder import Holder, Load, Served
+from service.protocol import LARGEST_HEADERS, protocol_class
 from service.settings import Settings
 
 BACKLOG = 2048  # connections not accepted yet
 LAST_BYTES_SECONDS = 5  # for answers to reach slow clients, once there is nothing more to compute
-LARGEST_HEADERS = 256 * 2**10  # bytes that the parser takes; the application refuses less than that, with a sentence
 
 log = logging.getLogger("attendant")
 
@@ -38,6 +38,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             self.app,
             lifespan="on",
+            http=protocol_class(),
             ws="none",
             log_config=None,
             access_log=False,
