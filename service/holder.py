@@ -77,8 +77,10 @@ class Holder:
             old = self.get()
             try:
                 engine = await asyncio.to_thread(self._load, directory)
-            except (BundleError, StartError) as error:
+            except Exception as error:
                 self._metrics.reload("refused")
+                if not isinstance(error, BundleError | StartError):
+                    raise
                 log.error("reload refused, %s still serves: %s", old.name, error)
                 raise InvalidFieldError(
                     f"The bundle is refused, and {old.name} still serves: {error}", "bundle"

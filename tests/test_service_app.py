@@ -119,6 +119,16 @@ def test_a_refused_bundle_leaves_the_old_one_serving(error: Exception, loader: L
         assert service.registry.get_sample_value("attendant_reloads_total", {"outcome": "refused"}) == 1
 
 
+def test_a_reload_that_fails_otherwise_is_opaque_and_leaves_the_old_one_serving(loader: Loader, tmp_path: Path) -> None:
+    with in_process(tmp_path / "first", loader, api_keys=("key",)) as service:
+        loader.refuse = RuntimeError("a bug")
+        answer = reload(service)
+        assert answer.status_code == 500
+        assert "a bug" not in answer.text
+        assert model(service) == "fake"
+        assert service.registry.get_sample_value("attendant_reloads_total", {"outcome": "refused"}) == 1
+
+
 def test_reloading_over_http_needs_keys(loader: Loader, tmp_path: Path) -> None:
     with in_process(tmp_path, loader) as service:
         answer = service.client.post("/v1/reload", json={})
