@@ -118,7 +118,8 @@ def serving(record: Record) -> str:
     parts = [
         "The same requests, from a seed, against `attendant serve` and against CTranslate2 behind a thin FastAPI app "
         "that batches concurrent requests: sources of 4 to 60 tokens, a quarter of them with beam 4, answers that end "
-        "by themselves or at 64 tokens. Where CTranslate2 does not stream, its first token is its whole answer.",
+        "by themselves and are as long as their sources, on both sides. CTranslate2's app does not stream: its first "
+        "token is its whole answer.",
         table(["goal", "ours", "CTranslate2", "ratio", "goal", "reached"], goals),
         table(heads, body),
         "CTranslate2's ways to serve 32 clients, of which the best is compared:",

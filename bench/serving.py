@@ -2,9 +2,10 @@
 
     python -m bench.serving [--seconds 20]
 
-The random base model whose answers end by themselves, at most 64 tokens; sources of 4 to 60 tokens, a quarter of the
-requests with beam 4. CTranslate2 is first tried in f32 and int8, as one batch on all threads and as two batches on one
-thread each; the best of these by requests/s is what we compare with. Then both servers take turns, load by load.
+The random base model whose answers end by themselves, as long as their sources (`bench.ending`), so that both servers
+compute equally many tokens; sources of 4 to 60 tokens, a quarter of the requests with beam 4. CTranslate2 is first
+tried in f32 and int8, as one batch on all threads and as two batches on one thread each; the best of these by requests/s
+is what we compare with. Then both servers take turns.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ CLIENTS = (1, 8, 32, 64)
 HEADLINE = 32  # clients
 GOAL_RATE, GOAL_TAIL = 2.5, 2.0  # times CTranslate2's requests/s, and its p99 over ours
 LOADED = 0.7  # of CTranslate2's best requests/s: the rate of the open loop
+LENGTHS_APART = 1.05  # the ratio of mean lengths up to which requests are equal work
 WARM_UP = Load(clients=8, requests=32, seconds=20.0)
 MANY = 10**6  # requests: time is what ends a load
 
@@ -53,6 +55,14 @@ def best_peer(
 def loads(seconds: float, rate: float) -> list[Load]:
     closed = [Load(clients=clients, requests=MANY, seconds=seconds) for clients in CLIENTS]
     return [*closed, Load(rate=rate, requests=MANY, seconds=seconds)]
+
+
+def unequal_lengths(goals_of: list[dict[str, Any]]) -> str | None:
+    """A sentence where the servers' answers are not equally long, so that their requests are not equal work."""
+    shortest, longest = (pick(row["mean_target_tokens"] for row in goals_of) for pick in (min, max))
+    if longest <= LENGTHS_APART * shortest:
+        return None
+    return f"answers have {shortest} tokens on one side and {longest} on the other: compare tokens/s, not requests/s"
 
 
 def headline(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -99,6 +109,8 @@ def main() -> None:
         print(f"streamed: {show(streamed)}")
     goals = headline(rows, f"{HEADLINE} clients")
     write_record(options.out, "bench.serving", rows, tried=tried, goals=goals, threads=options.threads)
+    for sentence in filter(None, [unequal_lengths([row for row in rows if row["load"] == f"{HEADLINE} clients"])]):
+        print(f"warning: {sentence}")
     for goal in goals:
         print("{name}: {ours} {unit} against {theirs}, {ratio} times as good (goal {goal})".format(**goal))
 

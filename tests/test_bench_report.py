@@ -13,7 +13,7 @@ from bench.quick import WORKS, memory_row
 from bench.race import row_of
 from bench.record import RESULTS, facts, write_json, write_record
 from bench.report import INTRODUCTION, PAGE, SECTIONS, number, page, table, verdict
-from bench.serving import better, headline
+from bench.serving import better, headline, unequal_lengths
 
 BEST = {("ours", "fp32"): 0.2, ("ours", "int8"): 0.1, ("ctranslate2", "fp32"): 0.3, ("ctranslate2", "int8"): 0.4}
 
@@ -104,6 +104,13 @@ def test_of_two_turns_the_better_counts_by_rate_or_where_that_is_given_by_tail()
     assert better(fast, slow)
     late, soon = (load_row("a", "3 requests/s at random", 1.0, p99) for p99 in (9.0, 5.0))
     assert better(soon, late)
+
+
+def test_servers_with_answers_of_other_lengths_are_told() -> None:
+    rows = [load_row("a", "", 1.0, 1.0), load_row("b", "", 1.0, 1.0)]
+    assert unequal_lengths(rows) is None
+    rows[1]["mean_target_tokens"] = 30.0
+    assert "tokens/s" in (unequal_lengths(rows) or "")
 
 
 def test_memory_is_compared_as_theirs_over_ours() -> None:
