@@ -9,7 +9,7 @@ DATA ?= runs/data
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate export verify baseline card bench-train bench-memory bench-kernels clean
+.PHONY: help serve test lint format data train evaluate export verify baseline card image image-check deploy-check bench-train bench-memory bench-kernels clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -67,6 +67,15 @@ baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored 
 
 card: .venv/all $(DATA)/train.tsv ## the default model's results, curves and card, from its weights and the baseline
 	$(BIN)/python -m bench.card --model model/default --data $(DATA) --baseline bench/results/phonetisaurus.json
+
+image: ## the service's image, with docker
+	docker build --file deploy/Dockerfile --target runtime --tag attendant:0.1.0 .
+
+image-check: .venv/serve ## build, start, ask, watch and drain the image (needs docker and prometheus)
+	$(BIN)/python deploy/check_image.py
+
+deploy-check: ## Prometheus' and Compose's own checks of the configuration, and every alert's cases
+	deploy/check.sh
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json

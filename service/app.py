@@ -24,9 +24,7 @@ from service.holder import Holder, Load
 from service.metrics import Metrics
 from service.middleware import MethodNotAllowedError, Middleware, Traffic
 from service.openai import ERROR_FORMS, openai_router
-from service.settings import Settings
-
-DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
+from service.settings import DEFAULT_BUNDLE, Settings
 
 log = logging.getLogger("attendant")
 

@@ -30,11 +30,11 @@ def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
 
 def run(settings: Settings) -> None:
     from service import logs  # the web framework is imported only once the settings are known to be good
-    from service.app import DEFAULT_BUNDLE, bundle_directory
+    from service.app import bundle_directory
     from service.server import Server
 
     directory = bundle_directory(settings)
-    if directory == DEFAULT_BUNDLE and not directory.is_dir():
+    if settings.bundle is None and not directory.is_dir():
         raise StartError("there is no embedded model in this installation; give a bundle with --bundle DIR.")
     read_manifest(directory)
     logs.configure(settings)

@@ -14,10 +14,10 @@ import onnxruntime
 from export.bundle import Bundle, Variant, read_bundle
 from service import hardware
 from service.errors import StartError
+from service.session import fastest
+from service.settings import DEFAULT_BUNDLE
 
-DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
 NAMES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
-PREFERRED = {"cpu": ("int8", "fp32", "fp16"), "cuda": ("fp16", "fp32", "int8")}  # precisions, the fastest first
 
 Json = dict[str, Any]
 
@@ -77,7 +77,7 @@ def describe_machine(
         "onnxruntime": onnxruntime.__version__,
         "providers": [NAMES[name] for name in providers if name in NAMES],
         "provider": provider,
-        "precision": next((name for name in PREFERRED[provider] if name in precisions), next(iter(precisions), None)),
+        "precision": fastest(precisions, provider),
         "threads": hardware.available_cpus(root),
     }
 

@@ -168,5 +168,10 @@ def choose_precision(bundle: Bundle, asked: str, provider: str) -> str:
         if asked not in bundle.variants:
             raise StartError(f"--precision {asked} is not in the bundle; it has {', '.join(bundle.variants)}.")
         return asked
-    preferred = ("fp16", "fp32") if provider == "cuda" else ("int8", "fp32")
-    return next((name for name in preferred if name in bundle.variants), next(iter(bundle.variants)))
+    return fastest(list(bundle.variants), provider)
+
+
+def fastest(precisions: Sequence[str], provider: str) -> str:
+    """The precision that a provider takes where nothing else is said."""
+    order = ("fp16", "fp32", "int8") if provider == "cuda" else ("int8", "fp32", "fp16")
+    return next((name for name in order if name in precisions), precisions[0])

@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
 PREFIX = "ATTENDANT_"
 NOT_SETTINGS = {"ATTENDANT_TRACEBACK"}  # read by the command itself
 SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}

@@ -1,0 +1,239 @@
+"""`attendant serve` as a process, with a real model: crowds, reloads and stops lose nothing and change nothing."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.bundle import Bundle
+from tests.conftest import make_model
+from tests.engines import LETTERS, make_bundle
+from tests.serving import events_of
+
+ROOT = Path(__file__).parent.parent
+TEXTS = ["abc", "f", "ihgfedcb", "bbbbbbbbbbbb", "abcdefghiabcdefghiabcdefghi", "ca", "gh"]
+
+
+class Process:
+    """A server that is ready."""
+
+    def __init__(self, bundle: Bundle, *flags: str) -> None:
+        command = [sys.executable, "-m", "attendant", "serve", "--port", "0", "--bundle", str(bundle.directory), *flags]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # a pipe that no one reads would block it
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        assert found, line + self.stop()[1]
+        self.port = int(found[1])
+
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
+        return self.ask("POST", path, json.dumps(body))
+
+    def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def signal(self, which: int) -> None:
+        self._process.send_signal(which)
+
+    def stop(self) -> tuple[int, str]:
+        """The exit code, and what it wrote to standard error."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.communicate(timeout=60)
+        self._log.seek(0)
+        errors = self._log.read()
+        self._log.close()
+        return self._process.returncode, errors
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(make_model(seed=3), tmp_path_factory.mktemp("served") / "small")
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Bundle) -> Iterator[Process]:
+    process = Process(bundle, "--threads", "1", "--max-queue-requests", "4096", "--max-queue-tokens", "1000000")
+    yield process
+    assert process.stop()[0] == 0
+
+
+def requests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Mixed requests, whose answers depend on nothing but themselves."""
+    for i in itertools.count():
+        text = TEXTS[i % len(TEXTS)]
+        yield "/v1/generate", {"inputs": text, "beam_size": 1 + i % 5, "num_hypotheses": 1 + i % 5, "max_length": 24}
+        yield "/v1/generate", {"inputs": [text, LETTERS], "temperature": 1.0, "seed": i % 11, "max_length": 16}
+        yield "/v1/generate", {"inputs": text, "beam_size": 3, "stream": True, "max_length": 20}
+        yield "/v1/next-token", {"source": text, "prefix": "A B", "top_k": 0}
+        yield "/v1/score", {"source": text, "target": "C D E"}
+
+
+def without_timing(answer: tuple[int, str]) -> Any:
+    status, text = answer
+    if text.startswith("event:"):
+        events = events_of(text)
+        events[-1][1].pop("timing", None)
+        return status, events
+    value = json.loads(text)
+    value.pop("timing", None)
+    return status, value
+
+
+def test_sixty_four_clients_at_once_each_get_the_answer_given_alone(server: Process) -> None:
+    asked = list(itertools.islice(requests(), 320))
+    alone: dict[str, Any] = {}
+    for path, body in asked:
+        key = json.dumps([path, body])
+        if key not in alone:
+            alone[key] = without_timing(server.post(path, body))
+            assert alone[key][0] == 200
+    found: list[Any] = [None] * len(asked)
+
+    def client(first: int) -> None:
+        for i in range(first, len(asked), 64):
+            found[i] = without_timing(server.post(*asked[i]))
+
+    threads = [threading.Thread(target=client, args=(first,)) for first in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone[json.dumps([path, body])] for path, body in asked]
+
+
+def test_what_was_counted_is_what_was_asked(server: Process) -> None:
+    def count(outcome: str) -> int:
+        text = server.ask("GET", "/metrics")[1]
+        lines = re.findall(rf'^attendant_requests_total{{endpoint="/v1/score",outcome="{outcome}"}} (\d+)', text, re.M)
+        return int(lines[0])
+
+    before = count("ok"), count("invalid_field")
+    for target in ("A", "B C", "no such word"):
+        server.post("/v1/score", {"source": "abc", "target": target})
+    assert (count("ok"), count("invalid_field")) == (before[0] + 2, before[1] + 1)
+
+
+def test_streamed_tokens_are_the_whole_answers(server: Process) -> None:
+    for beam in (1, 4):
+        body = {"inputs": "ihgfedcb", "beam_size": beam, "max_length": 24}
+        whole = json.loads(server.post("/v1/generate", body)[1])["outputs"][0]["hypotheses"][0]
+        events = events_of(server.post("/v1/generate", {**body, "stream": True})[1])
+        assert [data["token"] for name, data in events if name == "token"] == whole["tokens"]
+        assert "".join(data["text"] for name, data in events if name == "token") == whole["text"]
+        assert events[-1][1]["outputs"][0]["hypotheses"][0] == whole
+
+
+def test_what_is_scored_again_is_what_was_reported(server: Process) -> None:
+    body = {"inputs": "abc", "beam_size": 5, "num_hypotheses": 5, "length_penalty": 0.0, "max_length": 24}
+    for found in json.loads(server.post("/v1/generate", body)[1])["outputs"][0]["hypotheses"]:
+        scored = json.loads(server.post("/v1/score", {"source": "abc", "target": found["text"]})[1])
+        if found["finish_reason"] == "stop":
+            assert scored["logprob"] == pytest.approx(found["score"], abs=1e-4)
+
+
+def test_a_reload_under_load_drops_nothing(server: Process) -> None:
+    statuses: list[int] = []
+    over = threading.Event()
+
+    def client() -> None:
+        while not over.is_set():
+            statuses.append(server.post("/v1/generate", {"inputs": "abc", "max_length": 30})[0])
+
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    reloads = 'attendant_reloads_total{outcome="ok"}'
+    for wanted in (1, 2):
+        server.signal(signal.SIGHUP)
+        for _ in range(600):
+            if f"{reloads} {wanted}" in server.ask("GET", "/metrics")[1]:
+                break
+        else:
+            pytest.fail("the reload did not come")
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) == {200}
+
+
+def test_a_stop_under_load_answers_everything_that_was_accepted(bundle: Bundle) -> None:
+    process = Process(bundle, "--threads", "1")
+    answers: list[tuple[int, str] | None] = []
+
+    def client() -> None:
+        for path, body in itertools.islice(requests(), 200):
+            try:
+                answers.append(process.post(path, body))
+            except (ConnectionError, http.client.HTTPException):  # nothing listens any more
+                return
+
+    threads = [threading.Thread(target=client) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while len(answers) < 40:
+        threads[0].join(0.01)
+    code, errors = process.stop()
+    for thread in threads:
+        thread.join()
+    assert code == 0, errors
+    for answer in answers:
+        assert answer is not None
+        assert answer[0] in (200, 503)
+        if answer[0] == 200 and answer[1].startswith("event:"):
+            assert events_of(answer[1])[-1][0] == "done"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "sentence"),
+    [
+        (["--bundle", "/nowhere"], 1, "/nowhere is not a directory"),
+        (["--precision", "fp16"], 1, "--precision fp16 is not in the bundle"),
+        (["--provider", "cuda"], 1, "no CUDA provider"),
+        (["--port", "banana"], 2, "banana"),
+        (["--no-such-flag"], 2, "--no-such-flag"),
+    ],
+)
+def test_a_bad_start_is_one_sentence(bundle: Bundle, flags: list[str], code: int, sentence: str) -> None:
+    command = [sys.executable, "-m", "attendant", "serve", "--port", "0", "--bundle", str(bundle.directory), *flags]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == code, found.stderr
+    assert sentence in found.stderr
+    assert "Traceback" not in found.stderr
+    assert found.stdout == ""
+
+
+def test_serving_needs_no_torch(bundle: Bundle, tmp_path: Path) -> None:
+    """With torch, onnx and their like impossible to import, it starts and answers."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('torch', 'onnx', 'onnxscript', 'safetensors', 'matplotlib', 'model'):\n"
+        "    sys.modules[name] = None\n"
+    )
+    command = [sys.executable, "-m", "attendant", "generate", "--bundle", str(bundle.directory), "abc"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip()
