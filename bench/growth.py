@@ -20,7 +20,7 @@ import numpy as np
 import onnxruntime as ort
 
 from bench.race import Work
-from bench.record import RESULTS, write_record
+from bench.record import RESULTS, warn_of_few_cores, write_record
 from bench.roofline import Turn, best_of, session_options
 from bench.worker import Worker
 from export.builder import GraphBuilder
@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
     parser.add_argument("--plots", type=Path, default=RESULTS.parent.parent / "docs" / "plots")
     options = parser.parse_args()
+    warn_of_few_cores(options.threads)
     wanted = {sweep: SWEEPS[sweep] for sweep in options.sweeps}
     rows = grow(wanted, options.precision, options.threads, options.repeats)
     attention_rows = attention(options.threads, 15)

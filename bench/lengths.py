@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.peers import prepare_peer
 from bench.race import UnequalError, Work, race, show_row, start_workers
-from bench.record import RESULTS, write_record
+from bench.record import RESULTS, warn_of_few_cores, write_record
 
 LENGTHS = (8, 32, 128, 512)
 SETTINGS = (("1 request, greedy", 1, 1), ("1 request, beam 4", 1, 4), ("8 requests, greedy", 8, 1))
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--out", type=Path, default=RESULTS / "lengths.json")
     options = parser.parse_args()
+    warn_of_few_cores(options.threads)
 
     from bench.random_model import BASE, prepare
 

@@ -85,22 +85,20 @@ class Outcomes:
 
     latencies: list[float] = field(default_factory=list)  # seconds, of those that were answered
     first_tokens: list[float] = field(default_factory=list)
-    target_tokens: int = 0
+    answers: list[tuple[float, int]] = field(default_factory=list)  # when, in seconds after the beginning; tokens
     errors: Counter[str] = field(default_factory=Counter)
     lateness: list[float] = field(default_factory=list)  # seconds after its time that a request was sent
     lags: list[float] = field(default_factory=list)  # seconds that the event loop was late
     began: float = 0.0
-    ended: float = 0.0
 
     def take(self, sent: float, response: Response) -> None:
         now = time.perf_counter()
-        self.ended = now
         if response.status != 200:
             self.errors[f"HTTP {response.status}"] += 1
             return
+        self.answers.append((now - self.began, target_tokens(response.body)))
         self.latencies.append(now - sent)
         self.first_tokens.append((response.first_token or now) - sent)
-        self.target_tokens += target_tokens(response.body)
 
 
 def target_tokens(body: bytes) -> int:
@@ -202,17 +200,19 @@ async def _ask(
 
 
 def report(outcomes: Outcomes, load: Load, processor_share: float) -> dict[str, Any]:
-    elapsed = max(outcomes.ended - outcomes.began, 1e-9)
-    answered = len(outcomes.latencies)
+    """Rates are over the time in which requests were sent: when no more are, fewer and fewer are under way."""
+    elapsed = max(min(load.seconds, max((when for when, _ in outcomes.answers), default=0.0)), 1e-9)
+    within = [tokens for when, tokens in outcomes.answers if when <= elapsed]
+    answered = len(outcomes.answers)
     lag = percentile(outcomes.lags, 99)
     found = {
         "load": f"{load.clients} clients" if load.clients else f"{load.rate:g} requests/s at random",
         "answered": answered,
         "errors": dict(outcomes.errors),
         "seconds": round(elapsed, 2),
-        "requests_per_second": round(answered / elapsed, 2),
-        "tokens_per_second": round(outcomes.target_tokens / elapsed, 1),
-        "mean_target_tokens": round(outcomes.target_tokens / max(1, answered), 1),
+        "requests_per_second": round(len(within) / elapsed, 2),
+        "tokens_per_second": round(sum(within) / elapsed, 1),
+        "mean_target_tokens": round(sum(tokens for _, tokens in outcomes.answers) / max(1, answered), 1),
         "latency_ms": percentiles(outcomes.latencies),
         "first_token_ms": percentiles(outcomes.first_tokens),
         "generator": {

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.peers import prepare_peer
 from bench.race import UnequalError, Work, race, show_row, start_workers
-from bench.record import RESULTS, facts, write_json
+from bench.record import RESULTS, facts, warn_of_few_cores, write_json
 
 WORKS = (
     Work(name="1 request, greedy", requests=1, beam_size=1, goal=4.0),
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "quick.json")
     options = parser.parse_args()
+    warn_of_few_cores(options.threads)
 
     from bench.random_model import BASE, prepare
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -34,6 +35,15 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def warn_of_few_cores(threads: int) -> None:
+    """Threads that share a core wait for each other: such figures say nothing."""
+    cores = len(os.sched_getaffinity(0))
+    if threads > cores:
+        print(
+            f"warning: {threads} threads on {cores} core{'s' * (cores > 1)} wait for each other; expect no use of this"
+        )
 
 
 def write_record(path: Path, module: str, rows: list[dict[str, Any]], **more: Any) -> None:

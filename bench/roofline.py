@@ -25,7 +25,7 @@ import onnxruntime as ort
 
 from bench import kernels
 from bench.engines import SOURCE_LENGTH
-from bench.record import RESULTS, write_record
+from bench.record import RESULTS, warn_of_few_cores, write_record
 from export import signature
 from export.builder import GraphBuilder
 from export.bundle import Bundle, read_bundle
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, default=RESULTS / "roofline.json")
     options = parser.parse_args()
+    warn_of_few_cores(options.threads)
     if options.bundle is None:
         from bench.random_model import BASE, prepare
 

@@ -4,8 +4,8 @@
 
 The random base model whose answers end by themselves, as long as their sources (`bench.ending`), so that both servers
 compute equally many tokens; sources of 4 to 60 tokens, a quarter of the requests with beam 4. CTranslate2 is first
-tried in f32 and int8, as one batch on all threads and as two batches on one thread each; the best of these by requests/s
-is what we compare with. Then both servers take turns.
+tried in f32 and int8, as one batch on all threads and as two batches on one thread each; the best of these by
+requests/s is what we compare with. Then both servers take turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.load import Load, Mix, run_load, show
 from bench.peers import prepare_peer
-from bench.record import RESULTS, write_record
+from bench.record import RESULTS, warn_of_few_cores, write_record
 from bench.servers import Server, attendant, ctranslate2, serving
 
 CLIENTS = (1, 8, 32, 64)
@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--precision", default="auto", help="ours")
     parser.add_argument("--out", type=Path, default=RESULTS / "serving.json")
     options = parser.parse_args()
+    warn_of_few_cores(options.threads)
 
     from bench.random_model import Shape, prepare
 

@@ -196,11 +196,17 @@ def test_a_generator_that_held_the_load_up_says_so(busy: dict[str, float]) -> No
     assert "the generator" in (complaint(quiet(**busy)) or "")
 
 
-def test_rates_count_only_what_was_answered() -> None:
-    outcomes = Outcomes(latencies=[0.1] * 10, first_tokens=[0.1] * 10, target_tokens=40, began=0.0, ended=2.0)
+def test_rates_count_only_what_was_answered_while_requests_were_sent() -> None:
+    outcomes = Outcomes(latencies=[0.1] * 10, first_tokens=[0.1] * 10)
+    outcomes.answers = [(0.1 * i, 4) for i in range(1, 10)] + [(5.0, 4)]
     outcomes.errors["HTTP 503"] = 5
-    found = report(outcomes, Load(clients=1), 0.1)
-    assert (found["requests_per_second"], found["tokens_per_second"]) == (5.0, 20.0)
+    found = report(outcomes, Load(clients=1, seconds=2.0), 0.1)
+    assert (found["answered"], found["requests_per_second"], found["tokens_per_second"]) == (10, 4.5, 18.0)
+
+
+def test_the_rate_of_a_load_that_ends_by_its_number_is_over_all_of_it() -> None:
+    outcomes = Outcomes(latencies=[0.1] * 10, first_tokens=[0.1] * 10, answers=[(0.5 * i, 4) for i in range(1, 11)])
+    assert report(outcomes, Load(clients=1, seconds=60.0), 0.1)["requests_per_second"] == 2.0
 
 
 def test_the_tokens_of_a_stream_are_those_of_its_last_event() -> None:
