@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.growth import SWEEPS, exponent, shape_at, work_at
+from bench.growth import SWEEPS, draw, exponent, shape_at, work_at
 from bench.random_model import BASE, Shape, prepare
 from bench.roofline import Step, best_of, measure, operators, shares, step_feeds, step_parameters
 from export import signature
@@ -92,3 +92,12 @@ def test_a_sweep_changes_one_thing(sweep: str) -> None:
     shapes = {shape_at(sweep, value) for value in SWEEPS[sweep]}
     assert sorted((len(works), len(shapes))) == [1, len(SWEEPS[sweep])]
     assert all(shape.config.d_model % shape.config.heads == 0 for shape in shapes)
+
+
+def test_growth_is_drawn_as_png(tmp_path: Path) -> None:
+    rows = [{"sweep": "batch", "value": value, "ms": 1.0 * value, "peak_mb": 90.0} for value in (1, 2, 4)]
+    attention = [
+        {"sweep": sweep, "ms": {"8": 1.0, "16": 4.0}, "exponent": 2.0, "expected": 2} for sweep in ("length", "width")
+    ]
+    drawn = draw(rows, attention, tmp_path)
+    assert [path.read_bytes()[:4] for path in drawn] == [b"\x89PNG", b"\x89PNG"]
