@@ -154,6 +154,8 @@ def draw(rows: list[dict[str, Any]], attention_rows: list[dict[str, Any]], out: 
         ideal = [taken[-1] * (value / values[-1]) ** row["expected"] for value in values]
         axes.loglog(values, ideal, linestyle="--", label=f"{row['sweep']}^{row['expected']}")
         axes.set(xlabel=row["sweep"], ylabel="self-attention, milliseconds")
+        axes.set_xticks(values, labels=[str(value) for value in values])
+        axes.minorticks_off()
         axes.legend()
     figure.savefig(out / "attention.png", dpi=100)
     return [out / "growth.png", out / "attention.png"]
