@@ -9,7 +9,7 @@ DATA ?= runs/data
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate export verify baseline card image image-check deploy-check bench-train bench-memory bench-kernels clean
+.PHONY: help serve test lint format data train evaluate export verify baseline card image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-train bench-memory bench-kernels clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -76,6 +76,29 @@ image-check: .venv/serve ## build, start, ask, watch and drain the image (needs 
 
 deploy-check: ## Prometheus' and Compose's own checks of the configuration, and every alert's cases
 	deploy/check.sh
+
+.venv/bench: .venv/all
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+bench: bench-quick bench-http bench-embedded ## every measurement against CTranslate2 and the machine, then the report; half an hour
+	$(BIN)/python -m bench.peers --out bench/results/peers.json
+	$(BIN)/python -m bench.lengths
+	$(BIN)/python -m bench.roofline
+	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.report
+
+bench-quick: .venv/bench ## the ratios to CTranslate2 with their goals, in under three minutes
+	$(BIN)/python -m bench.quick
+
+bench-http: .venv/bench ## the service against CTranslate2 over HTTP
+	$(BIN)/python -m bench.serving
+
+bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of the embedded model
+	$(BIN)/python -m bench.embedded
+
+bench-report: .venv/bench ## docs/performance.md from the results
+	$(BIN)/python -m bench.report
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json

@@ -98,7 +98,7 @@ def step(p: Parts) -> dict[str, str]:
         x = p.after(x, attended, f"{name}.self_residual")
         x = p.after(x, p.attend_memory(p.before(x, f"{name}.cross_residual"), layer), f"{name}.cross_residual")
         x = p.feed_forward(x, name)
-    results["logprobs"] = g.op("Squeeze", p.logprobs(x), g.constant([1]))
+    results["logprobs"] = p.logprobs(g.op("Squeeze", x, g.constant([1])))
     results["top_logprobs"], results["top_ids"] = g.op("TopK", results["logprobs"], "top", outputs=2, axis=-1)
     return results
 
@@ -275,15 +275,15 @@ class Parts:
         return str(self.g.op({"relu": "Relu", "gelu": "Gelu"}[self.config.activation], x))
 
     def logprobs(self, x: str) -> str:
-        """(B, T, D) -> (B, T, V)"""
+        """(..., D) -> (..., V)"""
         logits = self.logits(self.last_norm(x, "decoder_norm"))
         return str(self.g.op("LogSoftmax", self.g.cast(logits, "float32"), axis=-1))
 
     def logits(self, x: str) -> str:
-        """(B, T, D) -> (B, T, V), with the table as it is stored, so that an embedding can share it"""
+        """(..., D) -> (..., V), with the table as it is stored, so that an embedding can share it"""
         g, table = self.g, self._array(self._tied("output.weight"))
         flat = g.op("Gemm", g.reshape(x, [-1, self.config.d_model]), table, transB=1)
-        shape = g.op("Concat", g.op("Shape", x, start=0, end=2), g.constant([self.config.target_vocab]), axis=0)
+        shape = g.op("Concat", g.op("Shape", x, start=0, end=-1), g.constant([self.config.target_vocab]), axis=0)
         return str(g.op("Reshape", flat, shape))
 
     def linear(self, x: str, name: str, part: str = "", start: int = 0, stop: int | None = None) -> str:

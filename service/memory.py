@@ -23,11 +23,15 @@ from service.tasks import Array
 
 SIDES = ("key", "value")
 WIDTHS = 4  # the width of the sources in memory is a multiple of this
-LENGTHS = 32  # so is the past that DeviceMemory holds
+LENGTHS = 32  # so is the past that DeviceMemory holds; HostMemory doubles it
 
 
 class Memory(Protocol):
     width: int  # S, of every source that is held
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """While this and the rows are the same, so is what `bind` binds."""
 
     def add_sources(self, held: int, encoded: Sequence[Any], width: int) -> None:
         """Put the encoder's outputs for some sources after the `held` that are here."""
@@ -42,8 +46,11 @@ class Memory(Protocol):
         where that is known.
         """
 
-    def bind(self, io: Any, rows: int, sources: int, position: int) -> None:
-        """Bind a step's caches, for rows of at most `position` tokens and the one that this step adds."""
+    def make_room(self, rows: int, position: int) -> None:
+        """The next step adds a token to rows of at most `position`."""
+
+    def bind(self, io: Any, rows: int, sources: int) -> None:
+        """Bind a step's caches."""
 
     def take(self, io: Any) -> None:
         """After a step: what it gave is what is held."""
@@ -55,36 +62,49 @@ def tensor_names(prefix: str, sizes: Sizes) -> list[str]:
 
 
 class HostMemory:
-    """Every row and place that there may ever be has an address; what was never used takes no memory."""
+    """Two blocks with room for every row and source at full length, of which only what is used takes memory.
+
+    How wide sources and how long rows are laid out follows what is there: neighbours in memory stay near each other.
+    """
 
     def __init__(self, sizes: Sizes, max_rows: int) -> None:
-        self.sizes, self.max_rows, self.width = sizes, max_rows, 0
-        self._tensors = 2 * sizes.decoder_layers
+        self.sizes, self._max_rows = sizes, max_rows
+        self.width, self._length = 0, min(LENGTHS, sizes.max_length)  # S and P as they are laid out
+        tensors, most = 2 * sizes.decoder_layers, max_rows * sizes.max_length * sizes.d_model
+        self._past_block, self._cross_block = untouched((tensors, most)), untouched((tensors, most + max_rows * WIDTHS))
+        self._past, self._cross = self._laid_out(self._past_block, self._length), self._laid_out(self._cross_block, 0)
         names = (tensor_names(prefix, sizes) for prefix in ("self", "present", "cross"))
         self._names = list(zip(*names, strict=True))
-        self._past = untouched((self._tensors, max_rows, sizes.heads, sizes.max_length, sizes.head))
-        self._cross = untouched((self._tensors, max_rows, sizes.heads, 0, sizes.head))
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        return self.width, self._length
+
+    def _laid_out(self, block: Array, length: int) -> Array:
+        """A block as (2L, R, H, length, d)."""
+        sizes = self.sizes
+        used = block[:, : self._max_rows * length * sizes.d_model]
+        return used.reshape(len(block), self._max_rows, sizes.heads, length, sizes.head)
 
     def add_sources(self, held: int, encoded: Sequence[Array], width: int) -> None:
-        if width > self.width:
-            self._widen(held, width)
+        if width != self.width:
+            self._set_width(held, width)
         count, encoded_width = encoded[0].shape[0], encoded[0].shape[2]
         for tensor, values in zip(self._cross, encoded, strict=True):
             tensor[held : held + count, :, :encoded_width] = values
 
-    def _widen(self, held: int, width: int) -> None:
-        sizes, old = self.sizes, self._cross
-        self._cross = untouched((self._tensors, self.max_rows, sizes.heads, width, sizes.head))
+    def _set_width(self, held: int, width: int) -> None:
         kept = min(width, self.width)
-        self._cross[:, :held, :, :kept] = old[:, :held, :, :kept]
-        self.width = width
+        values = self._cross[:, :held, :, :kept].copy()
+        self.width, self._cross = width, self._laid_out(self._cross_block, width)
+        self._cross[:, :held, :, :kept] = values
 
     def keep_sources(self, origins: Sequence[int], width: int) -> None:
         for place, origin in enumerate(origins):
             if place != origin:
                 self._cross[:, place] = self._cross[:, origin]
         if width < self.width:
-            self._widen(len(origins), width)
+            self._set_width(len(origins), width)
 
     def keep_rows(self, origins: Sequence[int], position: int, shared: Sequence[int] = ()) -> None:
         past = self._past
@@ -92,10 +112,23 @@ class HostMemory:
             first = shared[row] if shared else 0
             if origin not in (row, -1) and first < position:
                 past[:, row, :, first:position] = past[:, origin, :, first:position]
+        if not origins and LENGTHS < self._length:
+            self._set_length(0, LENGTHS)
 
-    def bind(self, io: Any, rows: int, sources: int, position: int) -> None:  # noqa: ARG002
+    def _set_length(self, rows: int, length: int) -> None:
+        kept = min(length, self._length)
+        values = self._past[:, :rows, :, :kept].copy()
+        self._past = self._laid_out(self._past_block, length)
+        self._past[:, :rows, :, :kept] = values
+        self._length = length
+
+    def make_room(self, rows: int, position: int) -> None:
+        if position >= self._length:
+            self._set_length(rows, min(2 * self._length, self.sizes.max_length))
+
+    def bind(self, io: Any, rows: int, sources: int) -> None:
         sizes = self.sizes
-        past = [rows, sizes.heads, sizes.max_length, sizes.head]
+        past = [rows, sizes.heads, self._length, sizes.head]
         cross = [sources, sizes.heads, self.width, sizes.head]
         for i, (before, after, memory) in enumerate(self._names):
             address = self._past[i].ctypes.data
@@ -114,7 +147,7 @@ class DeviceMemory:
         self.sizes, self.width, self._merge, self._device, self._real = sizes, 0, merge, device, np.dtype(real)
         self._past: list[Any] = []
         self._cross: list[Any] = []
-        self._length = 0  # P
+        self._length = self._steps = 0  # P
 
     def add_sources(self, held: int, encoded: Sequence[Any], width: int) -> None:
         count = encoded[0].shape()[0]
@@ -154,9 +187,15 @@ class DeviceMemory:
         self._merge.run_with_iobinding(io)
         return io.get_outputs()[0]
 
-    def bind(self, io: Any, rows: int, sources: int, position: int) -> None:  # noqa: ARG002
+    @property
+    def layout(self) -> tuple[int, ...]:
+        return (self._steps,)  # every step gives new tensors
+
+    def make_room(self, rows: int, position: int) -> None:
         if position >= self._length:
             self.keep_rows(range(rows), position)
+
+    def bind(self, io: Any, rows: int, sources: int) -> None:  # noqa: ARG002
         for name, value in zip(tensor_names("self", self.sizes), self._past, strict=True):
             io.bind_ortvalue_input(name, value)
         for name, value in zip(tensor_names("cross", self.sizes), self._cross, strict=True):
@@ -166,6 +205,7 @@ class DeviceMemory:
 
     def take(self, io: Any) -> None:
         self._past = list(io.get_outputs())[-2 * self.sizes.decoder_layers :]
+        self._steps += 1
 
 
 def round_up(value: int, unit: int) -> int:

@@ -37,7 +37,8 @@ class Rows:
         """Encode the jobs' sources; each job gets one row."""
         held = len(self._sources)
         longest = max(len(job.task.source) + 1 for job in jobs)
-        width = max(self._memory.width, round_up(max(longest, LEAST_WIDTH), WIDTHS))
+        needed = round_up(max(longest, LEAST_WIDTH), WIDTHS)
+        width = max(self._memory.width, needed) if held else needed
         self._session.encode([job.task.source for job in jobs], held, width)
         for job in jobs:
             job.source, job.slots = len(self._sources), [self._count]
@@ -140,8 +141,11 @@ class Rows:
         self._sources = [self._sources[place] for place in origins]
         for place, job in enumerate(self._sources):
             job.source = place
-        needed = round_up(max((len(job.task.source) + 1 for job in self._sources), default=1), WIDTHS)
-        self._memory.keep_sources(origins, needed if 2 * needed <= self._memory.width else self._memory.width)
+        width = self._memory.width
+        if self._sources:
+            needed = round_up(max(len(job.task.source) + 1 for job in self._sources), WIDTHS)
+            width = needed if 2 * needed <= width else width
+        self._memory.keep_sources(origins, width)
 
     def _layout(self, jobs: Sequence[Job]) -> Layout:
         width = max([LEAST_WIDTH, *(len(job.slots) for job in jobs)])

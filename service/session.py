@@ -122,17 +122,18 @@ class Session:
 
     def step(self, tokens: Sequence[int], positions: Sequence[int], top: int) -> Candidates:
         """One more token for each row."""
-        rows, longest = len(tokens), max(positions)
+        rows = len(tokens)
         self._tokens[:rows], self._positions[:rows], self._top[0] = tokens, positions, top
-        bound = (rows, top, self.memory.width, 0 if self.fast else longest)
-        if bound != self._bound or not self.fast:
-            self._bind(top, longest)
+        self.memory.make_room(rows, max(positions))
+        bound = (rows, top, *self.memory.layout)
+        if bound != self._bound:
+            self._bind(top)
             self._bound = bound
         self._step.run_with_iobinding(self._io)
         self.memory.take(self._io)
         return Candidates(self._top_ids, self._top_logprobs, self._logprobs[:rows])
 
-    def _bind(self, top: int, longest: int) -> None:
+    def _bind(self, top: int) -> None:
         io, (rows, sources, _) = self._io, self._shape
         io.clear_binding_inputs()
         io.clear_binding_outputs()
@@ -148,7 +149,7 @@ class Session:
         }  # fmt: skip
         for name, value in outputs.items():
             io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
-        self.memory.bind(io, rows, sources, longest)
+        self.memory.bind(io, rows, sources)
 
 
 def choose_provider(asked: str) -> tuple[str, str | None]:
