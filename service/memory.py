@@ -112,7 +112,7 @@ class HostMemory:
             first = shared[row] if shared else 0
             if origin not in (row, -1) and first < position:
                 past[:, row, :, first:position] = past[:, origin, :, first:position]
-        if not origins and LENGTHS < self._length:
+        if not origins and self._length > LENGTHS:
             self._set_length(0, LENGTHS)
 
     def _set_length(self, rows: int, length: int) -> None:

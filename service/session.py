@@ -55,7 +55,7 @@ class Session:
         self.memory: Memory = (
             HostMemory(self.sizes, max_rows)
             if self.fast
-            else DeviceMemory(self.sizes, self._load(self.graphs["merge"]), self.provider, real)
+            else DeviceMemory(self.sizes, self._load("", "merge"), self.provider, real)
         )
         self._io = self._step.io_binding()
         self._bound: tuple[int, ...] = ()
@@ -70,14 +70,17 @@ class Session:
         self.graphs = bundle.variants[self.precision].graphs
         self.fast = self.provider == "cpu" and "fast_step" in self.graphs
         kind = "fast_" if self.fast else ""
-        self._encoder, self._step = self._load(self.graphs[f"{kind}encoder"]), self._load(self.graphs[f"{kind}step"])
+        self._encoder, self._step = self._load(kind, "encoder"), self._load(kind, "step")
 
-    def _load(self, path: Any) -> Any:
+    def _load(self, kind: str, name: str) -> Any:
+        path = self.graphs[kind + name]
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
+        if name != "step":  # threads of another session that go on spinning would take the step's processors
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         cuda = [(CUDA, {"device_id": 0})] if self.provider == "cuda" else []
         try:
             return ort.InferenceSession(str(path), options, providers=[*cuda, CPU], disabled_optimizers=SLOWER)
