@@ -26,7 +26,18 @@ from typing import Any
 from export import onnx_file
 from export.signature import GRAPHS, REQUIRED, Sizes, Value, inputs, outputs
 
-__all__ = ["Bundle", "BundleError", "Sizes", "Value", "Variant", "inputs", "outputs", "read_bundle", "write_bundle"]
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "Sizes",
+    "Value",
+    "Variant",
+    "inputs",
+    "outputs",
+    "read_bundle",
+    "stored_weights",
+    "write_bundle",
+]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -165,6 +176,11 @@ def write_bundle(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def stored_weights(graph: Path) -> dict[str, onnx_file.Stored]:
+    """Where a graph's weights lie in the files beside it, by name."""
+    return onnx_file.stored_weights(graph.read_bytes())
 
 
 def digest(path: Path) -> str:

@@ -7,6 +7,7 @@ the numbers below are those of onnx.proto.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSETS, MODEL_FUNCTIONS = 1, 7, 8, 25
@@ -22,6 +23,8 @@ INSIDE: dict[str, dict[int, str]] = {
     "entry": {},
 }
 ENTRY_KEY, ENTRY_VALUE = 1, 2
+GRAPH_INITIALIZER, TENSOR_DIMS, TENSOR_TYPE, TENSOR_NAME, TENSOR_EXTERNAL = 5, 1, 2, 8, 13
+TYPES = {1: "float32", 3: "int8", 10: "float16"}  # of the weights that are kept outside
 DEEPEST = 64
 
 
@@ -38,6 +41,44 @@ def external_locations(data: bytes) -> set[str]:
     found: set[str] = set()
     _collect(view, "model", found, 0)
     return found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a weight lies in a file beside its graph."""
+
+    location: str
+    offset: int  # bytes
+    kind: str  # as numpy names it
+    shape: tuple[int, ...]
+
+
+def stored_weights(data: bytes) -> dict[str, Stored]:
+    """The weights of an ONNX model that are kept outside of it, by name."""
+    found: dict[str, Stored] = {}
+    for number, graph in _fields(memoryview(data)):
+        if number == MODEL_GRAPH and isinstance(graph, memoryview):
+            for field, tensor in _fields(graph):
+                if field == GRAPH_INITIALIZER and isinstance(tensor, memoryview):
+                    found |= _stored(tensor)
+    return found
+
+
+def _stored(tensor: memoryview) -> dict[str, Stored]:
+    name, kind, shape, entries = "", 0, [], {}
+    for number, value in _fields(tensor):
+        if number == TENSOR_DIMS and isinstance(value, int):
+            shape.append(value)
+        elif number == TENSOR_TYPE and isinstance(value, int):
+            kind = value
+        elif number == TENSOR_NAME and isinstance(value, memoryview):
+            name = bytes(value).decode("utf-8", "backslashreplace")
+        elif number == TENSOR_EXTERNAL and isinstance(value, memoryview):
+            entry = {part: bytes(text).decode() for part, text in _fields(value) if isinstance(text, memoryview)}
+            entries[entry.get(ENTRY_KEY, "")] = entry.get(ENTRY_VALUE, "")
+    if "location" not in entries or kind not in TYPES:
+        return {}
+    return {name: Stored(entries["location"], int(entries.get("offset", "0")), TYPES[kind], tuple(shape))}
 
 
 def _collect(message: memoryview, kind: str, found: set[str], depth: int) -> None:

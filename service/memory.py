@@ -217,7 +217,7 @@ def untouched(shape: tuple[int, ...]) -> Array:
     count = int(np.prod(shape))
     if not count:
         return np.zeros(shape, np.float32)
-    block = mmap.mmap(-1, 4 * count)
+    block = mmap.mmap(-1, 4 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         block.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(block, np.float32).reshape(shape)

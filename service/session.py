@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
-from export.bundle import Bundle
+from export.bundle import Bundle, stored_weights
 from service.errors import StartError
 from service.memory import DeviceMemory, HostMemory, Memory, tensor_names
 from service.tasks import Array, Ids
@@ -70,6 +71,7 @@ class Session:
         self.graphs = bundle.variants[self.precision].graphs
         self.fast = self.provider == "cpu" and "fast_step" in self.graphs
         kind = "fast_" if self.fast else ""
+        self._shared = shared_weights(self.graphs[f"{kind}encoder"], self.graphs[f"{kind}step"])
         self._encoder, self._step = self._load(kind, "encoder"), self._load(kind, "step")
 
     def _load(self, kind: str, name: str) -> Any:
@@ -81,6 +83,9 @@ class Session:
         options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
         if name != "step":  # threads of another session that go on spinning would take the step's processors
             options.add_session_config_entry("session.force_spinning_stop", "1")
+        if self.provider == "cpu" and name != "merge":
+            for weight, value in self._shared.items():
+                options.add_initializer(weight, value)
         cuda = [(CUDA, {"device_id": 0})] if self.provider == "cuda" else []
         try:
             return ort.InferenceSession(str(path), options, providers=[*cuda, CPU], disabled_optimizers=SLOWER)
@@ -153,6 +158,18 @@ class Session:
         for name, value in outputs.items():
             io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
         self.memory.bind(io, rows, sources)
+
+
+def shared_weights(*graphs: Path) -> dict[str, Any]:
+    """The weights that all of some graphs use (an embedding, where it is tied), mapped into memory once."""
+    weights = [stored_weights(graph) for graph in graphs]
+    found = {}
+    for name in set.intersection(*map(set, weights)):
+        where = weights[0][name]
+        path = graphs[0].parent / where.location
+        array = np.memmap(path, where.kind, "r", where.offset, where.shape)
+        found[name] = ort.OrtValue.ortvalue_from_numpy(array)
+    return found
 
 
 def choose_provider(asked: str) -> tuple[str, str | None]:

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from export import bundle, onnx_file
 from export.builder import WeightStore
-from export.bundle import BundleError, read_bundle, write_bundle
+from export.bundle import BundleError, read_bundle, stored_weights, write_bundle
 from export.graphs import build_graph, sizes_of
 from export.signature import GRAPHS
 from export.weights import arrays_of
@@ -72,13 +75,23 @@ def test_a_good_bundle_reads(good: Path) -> None:
     assert found.variants["fp32"].graphs["step"] == good / "fp32" / "step.onnx"
 
 
+def test_stored_weights_are_where_the_graph_says(good: Path) -> None:
+    path = good / "fp32" / "step.onnx"
+    wanted = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(str(path)).graph.initializer}
+    found = stored_weights(path)
+    assert found
+    for name, stored in found.items():
+        array = np.memmap(path.parent / stored.location, stored.kind, "r", stored.offset, stored.shape)
+        np.testing.assert_array_equal(array, wanted[name])
+
+
 def test_graphs_share_their_weights(good: Path) -> None:
     weights = (good / "fp32" / "weights.bin").stat().st_size
     parameters = sum(array.nbytes for array in arrays_of(make_model()).values())
     assert weights <= 1.2 * parameters
     for graph in GRAPHS:
         data = (good / "fp32" / f"{graph}.onnx").read_bytes()
-        assert onnx_file.external_locations(data) == {"weights.bin"}
+        assert onnx_file.external_locations(data) == (set() if graph == "merge" else {"weights.bin"})
 
 
 @pytest.mark.parametrize(
