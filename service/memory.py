@@ -86,12 +86,16 @@ class HostMemory:
         used = block[:, : self._max_rows * length * sizes.d_model]
         return used.reshape(len(block), self._max_rows, sizes.heads, length, sizes.head)
 
-    def add_sources(self, held: int, encoded: Sequence[Array], width: int) -> None:
+    def places(self, held: int, count: int, width: int) -> list[Array]:
+        """Where the encoder may write `count` sources of full width, after the `held` ones."""
         if width != self.width:
             self._set_width(held, width)
+        return [tensor[held : held + count] for tensor in self._cross]
+
+    def add_sources(self, held: int, encoded: Sequence[Array], width: int) -> None:
         count, encoded_width = encoded[0].shape[0], encoded[0].shape[2]
-        for tensor, values in zip(self._cross, encoded, strict=True):
-            tensor[held : held + count, :, :encoded_width] = values
+        for place, values in zip(self.places(held, count, width), encoded, strict=True):
+            place[:, :, :encoded_width] = values
 
     def _set_width(self, held: int, width: int) -> None:
         kept = min(width, self.width)

@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from export.bundle import Bundle, stored_weights
 from service.errors import StartError
-from service.memory import DeviceMemory, HostMemory, Memory, tensor_names
+from service.memory import WIDTHS, DeviceMemory, HostMemory, Memory, round_up, tensor_names
 from service.tasks import Array, Ids
 
 CUDA = "CUDAExecutionProvider"
@@ -100,19 +100,24 @@ class Session:
 
     def encode(self, sources: Sequence[Ids], held: int, width: int) -> None:
         """Encode sources, and put what the decoder needs of them into memory after the `held` ones there."""
-        longest = max(LEAST_WIDTH, max(len(source) + 1 for source in sources))
+        longest = round_up(max(LEAST_WIDTH, *(len(source) + 1 for source in sources)), WIDTHS)
         ids = np.full((len(sources), longest), self.pad, dtype=np.int64)
         lengths = np.array([len(source) + 1 for source in sources], dtype=np.int64)
         for row, source in zip(ids, sources, strict=True):
             row[: len(source)], row[len(source)] = source, self.eos
-        feeds = {"source": ids, "source_length": lengths}
         names = tensor_names("cross", self.sizes)
-        if self.fast:
+        if isinstance(self.memory, HostMemory) and longest < width:
+            feeds = {"source": ids, "source_length": lengths}
             self.memory.add_sources(held, self._encoder.run(names, feeds), width)
             return
         io = self._encoder.io_binding()
-        for name, value in feeds.items():
+        for name, value in (("source", ids), ("source_length", lengths)):
             io.bind_cpu_input(name, value)
+        if isinstance(self.memory, HostMemory):  # no copy: the encoder writes where the decoder reads
+            for name, place in zip(names, self.memory.places(held, len(sources), width), strict=True):
+                io.bind_output(name, "cpu", 0, place.dtype, list(place.shape), place.ctypes.data)
+            self._encoder.run_with_iobinding(io)
+            return
         for name in names:
             io.bind_output(name, self.provider)
         self._encoder.run_with_iobinding(io)

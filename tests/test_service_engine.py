@@ -116,7 +116,7 @@ def test_the_next_token_distribution_is_torchs_softmax(model: Transformer, engin
     rng = np.random.default_rng(0)
     pairs = [
         (rng.integers(4, 13, rng.integers(1, 20)).tolist(), rng.integers(4, 11, rng.integers(0, 9)).tolist())
-        for _ in range(40)
+        for _ in range(200)
     ]
     answers = engine.run([NextToken(source=tuple(source), prefix=tuple(prefix)) for source, prefix in pairs])
     for (source, prefix), found in zip(pairs, answers, strict=True):
