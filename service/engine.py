@@ -71,7 +71,7 @@ class Engine:
         self._scheduler = Scheduler(max_rows, settings.max_queue_requests, settings.max_queue_tokens)
         self._rows = Rows(self._session)
         self._thread: threading.Thread | None = None
-        self._deadlines = False
+        self._stopping = False
         self._certify()
 
     def describe(self) -> dict[str, Any]:
@@ -125,8 +125,6 @@ class Engine:
             self._scheduler.wake()
             self._thread.join()
         self._scheduler.abandon(NotReadyError("the server shut down before the answer was ready; ask another one."))
-
-    _stopping = False
 
     def _loop(self) -> None:
         while not self._stopping and self._scheduler.wait_for_work():
