@@ -9,7 +9,7 @@ DATA ?= runs/data
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate export verify baseline card image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-memory bench-kernels clean
+.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-memory bench-kernels clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,10 @@ train: $(DATA)/train.tsv ## train the default model into RUN, for hours; goes on
 evaluate: $(DATA)/train.tsv ## error rates of the committed model on the test part, greedy and beam 5
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --json runs/greedy.json
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --beam-size 5 --json runs/beam.json
+
+evaluate-bundle: $(DATA)/train.tsv ## error rates of the embedded bundle on the test part, in f32 and int8
+	$(BIN)/attendant evaluate service/default_bundle --data $(DATA)/test.tsv --ignore '[0-9]' --precision fp32 --json bench/results/bundle_fp32.json
+	$(BIN)/attendant evaluate service/default_bundle --data $(DATA)/test.tsv --ignore '[0-9]' --precision int8 --json bench/results/bundle_int8.json
 
 export: .venv/all ## the default model's bundle, where `attendant serve` finds it
 	$(BIN)/attendant export model/default --out service/default_bundle --name g2p --force
