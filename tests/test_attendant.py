@@ -98,6 +98,6 @@ def test_the_usage_lists_every_command(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_naming_a_command_imports_no_torch() -> None:
-    calls = "attendant.main(['serve']); attendant.main(['train', '--help'])"
-    code = f"import attendant, sys\ntry: {calls}\nfinally: assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    for arguments in (["info"], ["serve", "--help"], ["train", "--help"]):
+        code = f"import attendant, sys\ntry: attendant.main({arguments})\nfinally: assert 'torch' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
