@@ -11,7 +11,10 @@ from service.memory import WIDTHS, round_up
 from service.scheduler import Job
 from service.search import Row, agreed
 from service.session import LEAST_WIDTH, Layout, Session
-from service.tasks import Array
+from service.tasks import Array, Ids
+
+ENOUGH_TOKENS = 24  # from so many on, another source in an encoder run saves little
+MOST_PADDED = 1.15  # of the tokens themselves
 
 
 class StepCandidates:
@@ -26,6 +29,22 @@ class StepCandidates:
         return Row(self._ids[slot], self._logprobs[slot], self._everything[slot])
 
 
+def of_like_length(sources: Sequence[Ids]) -> list[list[Ids]]:
+    """Sources, shortest first, in groups worth encoding together: more rows pay up to some number, padding never."""
+    groups: list[list[Ids]] = []
+    tokens = 0  # in the last group
+    for source in sources:
+        length = len(source) + 1
+        padded = (len(groups[-1]) + 1) * length if groups else 0
+        if groups and (tokens < ENOUGH_TOKENS or padded <= MOST_PADDED * (tokens + length)):
+            groups[-1].append(source)
+            tokens += length
+        else:
+            groups.append([source])
+            tokens = length
+    return groups
+
+
 class Rows:
     def __init__(self, session: Session) -> None:
         self._session, self._memory = session, session.memory
@@ -34,12 +53,14 @@ class Rows:
         self._stale = True  # whether the session's layout is that of before
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Encode the jobs' sources; each job gets one row."""
+        """Encode the jobs' sources, those of like length together; each job gets one row."""
         held = len(self._sources)
-        longest = max(len(job.task.source) + 1 for job in jobs)
-        needed = round_up(max(longest, LEAST_WIDTH), WIDTHS)
+        jobs = sorted(jobs, key=lambda job: len(job.task.source))
+        needed = round_up(max(len(jobs[-1].task.source) + 1, LEAST_WIDTH), WIDTHS)
         width = max(self._memory.width, needed) if held else needed
-        self._session.encode([job.task.source for job in jobs], held, width)
+        for group in of_like_length([job.task.source for job in jobs]):
+            self._session.encode(group, held, width)
+            held += len(group)
         for job in jobs:
             job.source, job.slots = len(self._sources), [self._count]
             self._sources.append(job)

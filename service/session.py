@@ -81,8 +81,8 @@ class Session:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
-        if name != "step":  # threads of another session that go on spinning would take the step's processors
-            options.add_session_config_entry("session.force_spinning_stop", "1")
+        # Each session has threads of its own: those that spun on after a run would take the other's processors.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if self.provider == "cpu" and name != "merge":
             for weight, value in self._shared.items():
                 options.add_initializer(weight, value)

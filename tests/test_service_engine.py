@@ -17,6 +17,7 @@ from model import reference
 from model.transformer import Transformer
 from service.engine import Engine
 from service.errors import CancelledError, DeadlineError, InvalidFieldError, NotReadyError, QueueFullError, StartError
+from service.rows import of_like_length
 from service.tasks import (
     Distribution,
     Finished,
@@ -203,6 +204,17 @@ def test_a_source_much_longer_than_the_others_changes_nothing_for_them(engine: E
     alone = [without_timing(engine.run([task])[0]) for task in short]
     together = engine.run([short[0], generate([6] * 63), short[1]])
     assert [without_timing(together[i]) for i in (0, 2)] == alone
+
+
+def test_sources_are_encoded_in_groups_of_like_length_each_once() -> None:
+    rng = np.random.default_rng(0)
+    lengths = sorted(int(n) for n in rng.integers(1, 60, 50))
+    groups = of_like_length([(4,) * n for n in lengths])
+    assert [len(source) for group in groups for source in group] == lengths
+    for group in groups:
+        tokens = sum(len(source) + 1 for source in group)
+        padded = len(group) * (len(group[-1]) + 1)
+        assert padded <= 1.15 * tokens or tokens - len(group[-1]) - 1 < 24
 
 
 def test_streamed_tokens_are_the_answers(engine: Engine) -> None:
