@@ -43,6 +43,8 @@ from service.tokenizer import Tokenizer
 ENCODED_AT_ONCE = 512  # source tokens that are encoded between two steps, so that rows in flight do not starve
 ENCODED_AT_FIRST = 4096  # and when none are in flight
 MOST_ROWS = 64
+SMALL_MODEL = 32e6  # bytes of weights up to which one thread may be as fast as several
+WORTH_THREADS = 1.5  # how many times faster several must be: HTTP and tokenizers want a processor too
 MEMORY_SHARE = 0.4  # of the memory limit, for caches
 log = logging.getLogger("attendant")
 
@@ -51,7 +53,7 @@ log = logging.getLogger("attendant")
 class EngineSettings:
     provider: str = "auto"  # auto, cpu, cuda
     precision: str = "auto"  # auto, or a variant of the bundle
-    threads: int = 0  # 0: as many as there are processors by the container's limits
+    threads: int = 0  # 0: by the container's processors, and for a small model by what is measured at the start
     max_rows: int = 0  # hypotheses in a step; 0: as many as the memory limit allows, up to 64
     max_queue_requests: int = 1024  # tasks that wait
     max_queue_tokens: int = 200_000  # the sum of their costs
@@ -65,9 +67,8 @@ class Engine:
         self.source = Tokenizer(bundle.tokenizers["source"], bundle.special_ids)
         self.target = Tokenizer(bundle.tokenizers["target"], bundle.special_ids)
         self._special = Special(*(bundle.special_ids[name] for name in ("pad", "bos", "eos")))
-        threads = settings.threads or available_cpus()
         max_rows = settings.max_rows or rows_that_fit(bundle)
-        self._session = Session(bundle, settings.provider, settings.precision, threads, max_rows)
+        self._session = make_session(bundle, settings, max_rows)
         self._scheduler = Scheduler(max_rows, settings.max_queue_requests, settings.max_queue_tokens)
         self._rows = Rows(self._session)
         self._thread: threading.Thread | None = None
@@ -323,6 +324,16 @@ class Engine:
             distance = np.abs(first.logprobs[known["ids"]] - np.array(known["logprobs"]))
             worst = max(worst, float(distance.max(initial=0.0)))
         return worst
+
+
+def make_session(bundle: Bundle, settings: EngineSettings, max_rows: int) -> Session:
+    """A session with the threads asked for, or for a small model with as many as are measured to pay here."""
+    session = Session(bundle, settings.provider, settings.precision, settings.threads or available_cpus(), max_rows)
+    weights = sum(path.stat().st_size for path in session.graphs["step"].parent.iterdir())
+    if settings.threads or session.threads == 1 or session.provider != "cpu" or weights > SMALL_MODEL:
+        return session
+    alone = Session(bundle, settings.provider, settings.precision, 1, max_rows)
+    return session if alone.probe() > WORTH_THREADS * session.probe() else alone
 
 
 def rows_that_fit(bundle: Bundle) -> int:

@@ -17,6 +17,7 @@ from model import reference
 from model.transformer import Transformer
 from service.engine import Engine
 from service.errors import CancelledError, DeadlineError, InvalidFieldError, NotReadyError, QueueFullError, StartError
+from service.hardware import available_cpus
 from service.rows import of_like_length
 from service.tasks import (
     Distribution,
@@ -359,6 +360,18 @@ def test_a_certificate_that_makes_no_sense_does_not_start(model: Transformer, tm
     with pytest.raises(StartError, match="certificate cannot be read"):
         make_engine(bundle)
     change_manifest(bundle)
+
+
+def test_the_threads_asked_for_are_taken_and_else_no_more_than_there_are(bundle: Bundle) -> None:
+    assert make_engine(bundle, threads=2).describe()["threads"] == 2
+    assert 1 <= make_engine(bundle, threads=0).describe()["threads"] <= available_cpus()
+
+
+def test_a_session_that_was_probed_answers_as_one_that_was_not(bundle: Bundle) -> None:
+    engine, task = make_engine(bundle), generate([4, 5, 6], beam_size=3)
+    before = without_timing(engine.run([task])[0])
+    assert engine._session.probe() > 0
+    assert without_timing(engine.run([task])[0]) == before
 
 
 def test_an_asked_for_provider_or_precision_that_is_not_there_is_refused(bundle: Bundle) -> None:
