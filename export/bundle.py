@@ -133,7 +133,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise BundleError(f"{path} is missing; a bundle is what `attendant export --out` writes.") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
         raise BundleError(f"{path} has no whole number as its format; it is not a bundle's manifest.")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from export.bundle import Bundle
 from model import reference
 from model.transformer import Transformer
+from service import engine as engine_module
 from service.engine import Engine
 from service.errors import CancelledError, DeadlineError, InvalidFieldError, NotReadyError, QueueFullError, StartError
 from service.hardware import available_cpus
@@ -360,6 +361,14 @@ def test_a_certificate_that_makes_no_sense_does_not_start(model: Transformer, tm
     with pytest.raises(StartError, match="certificate cannot be read"):
         make_engine(bundle)
     change_manifest(bundle)
+
+
+def test_a_memory_limit_too_small_for_one_hypothesis_is_a_sentence(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "memory_limit", lambda: 40_000)
+    with pytest.raises(StartError, match=r"memory limit of 0 MB is too small .* one hypothesis .* beside the model"):
+        make_engine(bundle)
 
 
 def test_the_threads_asked_for_are_taken_and_else_no_more_than_there_are(bundle: Bundle) -> None:
