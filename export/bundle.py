@@ -24,9 +24,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from export import onnx_file
-from export.signature import GRAPHS, REQUIRED, Sizes, Value, inputs, outputs
+from export.signature import GRAPHS, LEAST_WIDTH, REQUIRED, Sizes, Value, inputs, outputs
 
 __all__ = [
+    "LEAST_WIDTH",
     "Bundle",
     "BundleError",
     "Sizes",

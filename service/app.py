@@ -83,8 +83,7 @@ def _loader(settings: Settings, metrics: Metrics) -> Load:
         from service.engine import EngineSettings
 
         bundle = read_bundle(directory or bundle_directory(settings))
-        names = ("provider", "precision", "threads", "max_rows", "max_queue_requests", "max_queue_tokens")
-        engine = Decoder(bundle, EngineSettings(**{name: getattr(settings, name) for name in names}), metrics)
+        engine = Decoder(bundle, EngineSettings.of(settings), metrics)
         engine.start()
         return engine
 

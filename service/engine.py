@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from service.rows import Rows
 from service.scheduler import Job, Scheduler, Ticket
 from service.search import GenerateSearch, NextTokenSearch, Special, make_search
 from service.session import Session
+from service.settings import Settings
 from service.tasks import (
     Answer,
     Distribution,
@@ -57,6 +58,11 @@ class EngineSettings:
     max_rows: int = 0  # hypotheses in a step; 0: as many as the memory limit allows, up to 64
     max_queue_requests: int = 1024  # tasks that wait
     max_queue_tokens: int = 200_000  # the sum of their costs
+
+    @classmethod
+    def of(cls, settings: Settings) -> EngineSettings:
+        """Those of the service's settings that the engine has too."""
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
 
 
 class Engine:

@@ -119,9 +119,7 @@ def load_engine(settings: Settings) -> Engine:
     from service.engine import Engine as Decoder
     from service.engine import EngineSettings
 
-    names = ("provider", "precision", "threads", "max_rows", "max_queue_requests", "max_queue_tokens")
-    chosen = EngineSettings(**{name: getattr(settings, name) for name in names})
-    engine: Engine = Decoder(read_bundle(find_bundle(settings.bundle)), chosen)
+    engine: Engine = Decoder(read_bundle(find_bundle(settings.bundle)), EngineSettings.of(settings))
     engine.start()
     return engine
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from export.bundle import LEAST_WIDTH
 from service.memory import WIDTHS, round_up
 from service.scheduler import Job
 from service.search import Row, agreed
-from service.session import LEAST_WIDTH, Layout, Session
+from service.session import Layout, Session
 from service.tasks import Array, Ids
 
 ENOUGH_TOKENS = 24  # from so many on, another source in an encoder run saves little
@@ -108,7 +109,6 @@ class Rows:
         count = len(wanted)
         origins, shared = [-1] * count, [0] * count
         homeless = []
-        held: dict[int, tuple[Job, list[int]]] = {}  # row: what is cached in it
         places: dict[int, list[int]] = {}
         for job, i, origin in wanted:
             places.setdefault(id(job), []).append(origin)
@@ -116,15 +116,15 @@ class Rows:
                 origins[origin] = origin
             else:
                 homeless.append((job, i, origin))
-            for slot, ids in zip(job.slots, job.cached, strict=False):
-                held[slot] = (job, ids)
+        jobs = {id(job): job for job, _, _ in wanted}.values()
+        held = {slot: (job, ids) for job in jobs for slot, ids in zip(job.slots, job.cached, strict=False)}
         free = [slot for slot in range(count) if origins[slot] == -1]
         for (job, i, origin), slot in zip(homeless, free, strict=True):
             origins[slot], places[id(job)][i] = origin, slot
             before, now = held.get(slot), held.get(origin)
             if before and now and before[0] is now[0]:
                 shared[slot] = 1 + agreed([before[1], now[1]])  # the start token, and what both began with
-        for job in {id(job): job for job, _, _ in wanted}.values():
+        for job in jobs:
             job.slots = places[id(job)]
         return origins, shared
 

@@ -130,7 +130,6 @@ class GenerateSearch(Search):
         super().__init__(special, task.prefix)
         self.options: Options = task.options
         self.finished: list[tuple[float, Hypothesis]] = []  # (what it is ranked by, hypothesis), best first
-        self.pruned = 0  # tokens of hypotheses that were given up
 
     @property
     def places(self) -> int:
@@ -175,7 +174,6 @@ class GenerateSearch(Search):
             else:
                 chosen.append(extended)
                 parents.append(parent)
-        self.pruned += len(self.live) - len(set(parents)) if len(self.live) > 1 else 0
         self.live = chosen
         return self._end() if not chosen or self._decided() else parents
 

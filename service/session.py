@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from export.bundle import Bundle, stored_weights
+from export.bundle import LEAST_WIDTH, Bundle, stored_weights
 from service.errors import StartError
 from service.memory import WIDTHS, DeviceMemory, HostMemory, Memory, round_up, tensor_names
 from service.tasks import Array, Ids
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
-LEAST_WIDTH = 2  # of sources and of `cell`: see export/signature.py
 SLOWER = ["SkipLayerNormFusion"]  # onnxruntime's fused node takes five times as long as the two it replaces
 PROBED_ROWS, PROBES = 8, 6
 log = logging.getLogger("attendant")
