@@ -179,6 +179,7 @@ def info_answer(served: Served, settings: Settings) -> Json:
         "provider": described["provider"],
         "provider_fallback": described["provider_fallback"],
         "threads": described["threads"],
+        "lanes": described["lanes"],
         "limits": {
             **bundle.limits,
             **{name: described[name] for name in ("max_rows", "max_queue_requests", "max_queue_tokens")},

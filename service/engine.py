@@ -1,13 +1,12 @@
-"""The engine: one loop owns the onnxruntime sessions. Each turn is admit, step, postprocess.
+"""The engine: a bundle, certified and warm, and the lanes that decode it.
 
-Requests of different lengths, beams and options share each step; they join between steps and leave when they are done.
-What a request gets does not depend on what it shared a step with: every kernel that the graphs use computes a row from
-that row alone, and every search sees only its own candidates.
+Tasks wait in the scheduler; each lane is a thread that takes some, decodes them together and tells of their outcomes.
+While there is little to do one lane has all the processors, and when there is much the lanes share them: two halves of
+a batch on a processor each waste less time waiting for each other than one batch on both.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -17,37 +16,24 @@ from typing import Any
 import numpy as np
 
 from export.bundle import Bundle
-from service.errors import CancelledError, DeadlineError, NotReadyError, ServiceError, StartError
+from service.errors import NotReadyError, ServiceError, StartError
 from service.hardware import available_cpus, memory_limit
+from service.lane import Lane
 from service.memory import WIDTHS, round_up
 from service.metrics import Metrics
-from service.rows import Rows
+from service.runtime import Runtime
 from service.scheduler import Job, Scheduler, Ticket
-from service.search import GenerateSearch, NextTokenSearch, Special, make_search
-from service.session import Session
+from service.search import Special, make_search
+from service.session import PROBED_ROWS, Session
 from service.settings import Settings
-from service.tasks import (
-    Answer,
-    Distribution,
-    Finished,
-    Generated,
-    Listener,
-    NewTokens,
-    NextToken,
-    Score,
-    Scored,
-    Task,
-    Timing,
-)
+from service.tasks import Answer, Distribution, Finished, Listener, NewTokens, NextToken, Score, Scored, Task
 from service.tokenizer import Tokenizer
 
-ENCODED_AT_ONCE = 512  # source tokens that are encoded between two steps, so that rows in flight do not starve
-ENCODED_AT_FIRST = 4096  # and when none are in flight
 MOST_ROWS = 64
+MOST_LANES = 2
 SMALL_MODEL = 32e6  # bytes of weights up to which one thread may be as fast as several
 WORTH_THREADS = 1.5  # how many times faster several must be: HTTP and tokenizers want a processor too
 MEMORY_SHARE = 0.4  # of the memory limit, for caches
-log = logging.getLogger("attendant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +41,8 @@ class EngineSettings:
     provider: str = "auto"  # auto, cpu, cuda
     precision: str = "auto"  # auto, or a variant of the bundle
     threads: int = 0  # 0: by the container's processors, and for a small model by what is measured at the start
-    max_rows: int = 0  # hypotheses in a step; 0: as many as the memory limit allows, up to 64
+    lanes: int = 0  # batches decoded side by side; 0: two, where there are threads for them
+    max_rows: int = 0  # hypotheses in a step of a lane; 0: as many as the memory limit allows, up to 64
     max_queue_requests: int = 1024  # tasks that wait
     max_queue_tokens: int = 200_000  # the sum of their costs
 
@@ -73,28 +60,30 @@ class Engine:
         self.source = Tokenizer(bundle.tokenizers["source"], bundle.special_ids)
         self.target = Tokenizer(bundle.tokenizers["target"], bundle.special_ids)
         self._special = Special(*(bundle.special_ids[name] for name in ("pad", "bos", "eos")))
-        max_rows = settings.max_rows or rows_that_fit(bundle)
-        self._session = make_session(bundle, settings, max_rows)
-        self._scheduler = Scheduler(max_rows, settings.max_queue_requests, settings.max_queue_tokens)
-        self._rows = Rows(self._session)
-        self._thread: threading.Thread | None = None
-        self._stopping = False
+        most_rows = settings.max_rows * max(settings.lanes, MOST_LANES) or rows_that_fit(bundle)
+        wide, narrow, lanes = make_runtimes(bundle, settings, most_rows)
+        self._runtimes = (wide, narrow)
+        max_rows = settings.max_rows or min(MOST_ROWS, most_rows // lanes)
+        self._scheduler = Scheduler(lanes, max_rows, settings.max_queue_requests, settings.max_queue_tokens)
+        self._lanes = [Lane(number, self._scheduler, wide, narrow) for number in range(lanes)]
+        self._threads: list[threading.Thread] = []
         self._certify()
 
     def describe(self) -> dict[str, Any]:
-        session, scheduler = self._session, self._scheduler
+        runtime, scheduler = self._runtimes[0], self._scheduler
         return {
-            "precision": session.precision,
-            "provider": session.provider,
-            "provider_fallback": session.fallback,
-            "fast_graphs": session.fast,
-            "threads": session.threads,
+            "precision": runtime.precision,
+            "provider": runtime.provider,
+            "provider_fallback": runtime.fallback,
+            "fast_graphs": runtime.fast,
+            "threads": max(runtime.threads, len(self._lanes) * self._runtimes[1].threads),
+            "lanes": len(self._lanes),
             "max_rows": scheduler.max_rows,
             "max_queue_requests": scheduler.max_requests,
             "max_queue_tokens": scheduler.max_tokens,
             "certificate": {
                 "drift": self.drift,
-                "tolerance": self.bundle.variants[session.precision].tolerance,
+                "tolerance": self.bundle.variants[runtime.precision].tolerance,
                 "samples": len(self.bundle.certificate["samples"]),
             },
         }
@@ -103,7 +92,7 @@ class Engine:
         return self._scheduler.waiting()
 
     def running(self) -> int:
-        return len(self._scheduler.running)
+        return self._scheduler.count()
 
     def submit(self, tasks: Sequence[Task], listener: Listener, deadline: float | None = None) -> Ticket:
         """Any thread. QueueFullError or NotReadyError, or the listener hears one Finished for each task."""
@@ -120,161 +109,26 @@ class Engine:
             raise
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._loop, name="attendant-engine", daemon=True)
-        self._thread.start()
+        for number, lane in enumerate(self._lanes):
+            thread = threading.Thread(target=lane.loop, name=f"attendant-lane-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def close(self, grace: float = 0.0) -> None:
         """Accept nothing more, finish what was accepted within `grace` seconds, and fail the rest."""
+        until = time.monotonic() + grace
         self._scheduler.close()
-        if self._thread is not None:
-            self._thread.join(grace)
-            self._stopping = True
-            self._scheduler.wake()
-            self._thread.join()
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._scheduler.stop()
+        for thread in self._threads:
+            thread.join()
         self._scheduler.abandon(NotReadyError("the server shut down before the answer was ready; ask another one."))
 
-    def _loop(self) -> None:
-        while not self._stopping and self._scheduler.wait_for_work():
-            try:
-                self.turn()
-            except Exception:
-                log.exception("a step failed; the requests in it get an error")
-                self._rows.clear()
-                for job in self._scheduler.running:
-                    job.finish(ServiceError("the server failed while decoding; the request may be sent again."))
-                self._scheduler.running = []
-
     def turn(self) -> None:
-        """Admit, step, postprocess."""
-        now = time.monotonic()
-        self._drop(self._gone(now), now)
-        most = ENCODED_AT_ONCE if self._scheduler.running else ENCODED_AT_FIRST
-        self._admit(self._scheduler.admit(now, most), now)
-        if self._scheduler.running:
-            self._step()
-
-    def _gone(self, now: float) -> list[Job]:
-        """Running jobs that no one waits for, or whose time is up."""
-        return [
-            job
-            for job in self._scheduler.running
-            if job.cancelled or (job.deadline is not None and now >= job.deadline)
-        ]
-
-    def _drop(self, jobs: list[Job], now: float) -> None:
-        if not jobs:
-            return
-        for job in jobs:
-            self._answer(job, now, cut_short=True)
-        self._rows.remove(jobs)
-        self._scheduler.finished(jobs, now)
-
-    def _admit(self, jobs: list[Job], now: float) -> None:
-        """Encode the sources of new jobs, together."""
-        fresh = []
-        for job in jobs:
-            if job.is_gone(now):
-                self._answer(job, now, cut_short=True)
-            else:
-                fresh.append(job)
-        if not fresh:
-            return
-        self._scheduler.running += fresh
-        started = time.monotonic()
-        self._rows.add(fresh)
-        ended = time.monotonic()
-        for job in fresh:
-            job.encode_started, job.decode_started = started, ended
-        if self._metrics:
-            self._metrics.encode_seconds(ended - started)
-            for job in fresh:
-                self._metrics.queue_seconds(started - job.submitted)
-                self._metrics.source_tokens(len(job.task.source) + 1)
-
-    def _step(self) -> None:
-        running = self._scheduler.running
-        started = time.monotonic()
-        candidates = self._rows.step(running)
-        ended = time.monotonic()
-        done, moved = [], False
-        for job in running:
-            rows = [candidates.row(slot) for slot in job.slots]
-            parents = job.search.advance(rows)
-            job.steps += len(rows)
-            if job.search.done:
-                done.append(job)
-            elif len(parents) != len(job.slots) or parents != list(range(len(parents))):
-                moved = True
-            job.parents = parents
-        if done or moved:
-            self._rows.follow(running, done)
-        for job in running:
-            if job.task.stream:
-                self._tell(job, ended)
-        for job in done:
-            self._answer(job, ended)
-        if done:
-            self._scheduler.finished(done, ended)
-        if self._metrics:
-            self._metrics.step(candidates.rows, ended - started, self._rows.padding())
-            self._metrics.queue(len(self._scheduler.running), self._scheduler.waiting())
-
-    def _tell(self, job: Job, now: float) -> None:
-        """Tell of the tokens that have become certain."""
-        assert isinstance(job.search, GenerateSearch)
-        sure = job.search.certain()
-        if sure is None or len(sure.ids) <= job.told:
-            return
-        first, job.told = job.told, len(sure.ids)
-        if first == 0 and self._metrics:
-            self._metrics.first_token_seconds(now - job.submitted)
-        job.listener(NewTokens(job.index, tuple(sure.ids[first:]), tuple(sure.logprobs[first : job.told])))
-
-    def _answer(self, job: Job, now: float, cut_short: bool = False) -> None:
-        """The one outcome of a job."""
-        metrics = self._metrics
-        if job.cancelled:
-            if metrics:
-                metrics.wasted_tokens("cancelled", job.steps)
-            job.finish(CancelledError())
-            return
-        answer = self._result(job, now, cut_short)
-        if metrics:
-            if cut_short:
-                metrics.deadline()
-            self._count(job, answer, now)
-        job.finish(answer)
-
-    def _result(self, job: Job, now: float, cut_short: bool) -> Answer | Exception:
-        search = job.search
-        timing = Timing(
-            (job.encode_started or now) - job.submitted,
-            job.decode_started - job.encode_started,
-            now - job.decode_started if job.decode_started else 0.0,
-        )
-        late = DeadlineError(
-            "the deadline passed before there was anything to answer; allow more time with timeout_ms."
-        )
-        if isinstance(search, GenerateSearch):
-            best = search.best(cut_short)
-            return Generated(best, timing) if best else late
-        if cut_short:
-            return late
-        if isinstance(search, NextTokenSearch):
-            return Distribution(search.distribution, search.logprobs, timing)
-        return Scored(search.logprobs, timing)
-
-    def _count(self, job: Job, answer: Answer | Exception, now: float) -> None:
-        assert self._metrics is not None
-        if not isinstance(answer, Generated):
-            return
-        tokens = sum(len(hypothesis.logprobs) for hypothesis in answer.hypotheses)
-        self._metrics.target_tokens(tokens)
-        self._metrics.wasted_tokens("pruned", max(0, job.steps - tokens))
-        longest = max((len(hypothesis.logprobs) for hypothesis in answer.hypotheses), default=0)
-        self._metrics.inter_token_seconds((now - job.decode_started) / max(longest, 1), longest)
-        if not job.told:
-            self._metrics.first_token_seconds(now - job.submitted)
+        """One turn of every lane, in this thread."""
+        for lane in self._lanes:
+            lane.turn()
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         """Answers in order, in this thread: for the certificate, before the engine is started."""
@@ -293,21 +147,21 @@ class Engine:
         return answers
 
     def _certify(self) -> None:
-        """Replay the certificate, which also warms everything up."""
-        metrics, self._metrics = self._metrics, None
+        """Replay the certificate with every runtime, which also warms everything up."""
         samples = self.bundle.certificate["samples"]
-        tolerance = self.bundle.variants[self._session.precision].tolerance
+        tolerance = self.bundle.variants[self._runtimes[0].precision].tolerance
         try:
             self.drift = max((self._drift_of(sample) for sample in batches(samples, 8)), default=0.0)
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise StartError(f"{self.bundle.directory}: its certificate cannot be read: {error!r}.") from None
-        self._metrics = metrics
-        if metrics:
-            metrics.certificate_drift(self.drift)
+        for lane in self._lanes:
+            lane.metrics = self._metrics
+        if self._metrics:
+            self._metrics.certificate_drift(self.drift)
         if not self.drift <= tolerance:
             raise StartError(
                 f"{self.bundle.directory} fails its certificate on this machine: log-probabilities are off by "
-                f"{self.drift:.2g}, and {tolerance:.2g} is allowed for {self._session.precision}. Choose another "
+                f"{self.drift:.2g}, and {tolerance:.2g} is allowed for {self._runtimes[0].precision}. Choose another "
                 "--precision, or export it again on this machine."
             )
 
@@ -332,14 +186,18 @@ class Engine:
         return worst
 
 
-def make_session(bundle: Bundle, settings: EngineSettings, max_rows: int) -> Session:
-    """A session with the threads asked for, or for a small model with as many as are measured to pay here."""
-    session = Session(bundle, settings.provider, settings.precision, settings.threads or available_cpus(), max_rows)
-    weights = sum(path.stat().st_size for path in session.graphs["step"].parent.iterdir())
-    if settings.threads or session.threads == 1 or session.provider != "cpu" or weights > SMALL_MODEL:
-        return session
-    alone = Session(bundle, settings.provider, settings.precision, 1, max_rows)
-    return session if alone.probe() > WORTH_THREADS * session.probe() else alone
+def make_runtimes(bundle: Bundle, settings: EngineSettings, most_lanes: int) -> tuple[Runtime, Runtime, int]:
+    """What a lane computes with when it is alone, what it computes with beside others, and the number of lanes."""
+    threads = settings.threads or available_cpus()
+    wide = Runtime(bundle, settings.provider, settings.precision, threads)
+    if wide.provider != "cpu":
+        return wide, wide, 1
+    lanes = min(settings.lanes or MOST_LANES, threads, most_lanes)
+    narrow = wide.with_threads(threads // lanes)
+    if not settings.threads and wide is not narrow and wide.weight_bytes() <= SMALL_MODEL:
+        seconds = [Session(runtime, PROBED_ROWS).probe() for runtime in (narrow, wide)]
+        wide = wide if seconds[0] > WORTH_THREADS * seconds[1] else narrow
+    return wide, narrow, lanes
 
 
 def rows_that_fit(bundle: Bundle) -> int:
@@ -353,7 +211,7 @@ def rows_that_fit(bundle: Bundle) -> int:
             f"the memory limit of {memory_limit() / 1e6:.0f} MB is too small for {bundle.directory}: "
             f"one hypothesis at full length needs {row / 1e6:.0f} MB beside the model."
         )
-    return min(MOST_ROWS, fitting)
+    return fitting
 
 
 def batches(items: list[Any], size: int) -> list[list[Any]]:

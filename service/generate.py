@@ -34,7 +34,7 @@ from service.settings import Settings
 from service.tasks import Finished, Generate, Generated, NewTokens
 
 NOT_OPTIONS = ("inputs", "stream", "timeout_ms")  # fields of POST /v1/generate that have no flag
-SETTINGS = ("bundle", "provider", "precision", "threads", "max_rows")
+SETTINGS = ("bundle", "provider", "precision", "threads", "lanes", "max_rows")
 LIMITS = Settings(max_beam_size=4096)  # nobody else is served, so only memory limits a beam
 LONGEST_LINE = 2**20  # bytes
 LINES_AHEAD = 1024  # read, and not written yet

@@ -14,7 +14,7 @@ import onnxruntime
 from export.bundle import Bundle, Variant, read_bundle
 from service import hardware
 from service.errors import StartError
-from service.session import fastest
+from service.runtime import fastest
 from service.settings import DEFAULT_BUNDLE
 
 NAMES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}

@@ -1,4 +1,8 @@
-"""Who waits, who runs, and who is next: bounded in tasks and tokens, first come first served. It knows no tensors."""
+"""Who waits, who runs in which lane, and who is next: bounded in tasks and tokens, first come first served.
+
+A lane is a batch with a thread of its own. Few rows share one lane, which may then use every processor; many rows are
+spread evenly over all lanes. It knows no tensors.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from service.tasks import Finished, Listener, Task
 
 LONGEST_RETRY = 60  # seconds
 RATE_MEMORY = 0.9  # the share that the past has in the measured rate
+ROWS_FOR_A_LANE = 8  # so many rows make another lane worth its reading of all weights
 
 
 @dataclass(eq=False)
@@ -63,18 +68,26 @@ class Ticket:
 
 
 class Scheduler:
-    def __init__(self, max_rows: int, max_requests: int, max_tokens: int) -> None:
-        self.max_rows, self.max_requests, self.max_tokens = max_rows, max_requests, max_tokens
-        self.running: list[Job] = []
+    def __init__(self, lanes: int, max_rows: int, max_requests: int, max_tokens: int) -> None:
+        self.max_rows, self.max_requests, self.max_tokens = max_rows, max_requests, max_tokens  # rows: of a lane
+        self.running: list[list[Job]] = [[] for _ in range(lanes)]
         self._waiting: deque[Job] = deque()
-        self._waiting_tokens = 0
-        self._closed = False
+        self._waiting_tokens = self._waiting_rows = 0
+        self._closed = self._stopped = False
         self._changed = threading.Condition()
         self._rate = 0.0  # tokens of finished tasks a second, as they were priced
         self._rated = time.monotonic()
 
     def waiting(self) -> int:
         return len(self._waiting)
+
+    def count(self) -> int:
+        """Jobs in all lanes."""
+        return sum(map(len, self.running))
+
+    def alone(self, lane: int) -> bool:
+        """Whether no other lane has anything to do."""
+        return not any(jobs for other, jobs in enumerate(self.running) if other != lane)
 
     def submit(self, jobs: Sequence[Job]) -> Ticket:
         """All or none."""
@@ -103,7 +116,8 @@ class Scheduler:
                 )
             self._waiting.extend(jobs)
             self._waiting_tokens += cost
-            self._changed.notify()
+            self._waiting_rows += sum(job.task.rows for job in jobs)
+            self._changed.notify_all()
         return Ticket(jobs, self)
 
     def retry_after(self) -> int:
@@ -114,53 +128,92 @@ class Scheduler:
 
     def wake(self) -> None:
         with self._changed:
-            self._changed.notify()
+            self._changed.notify_all()
 
-    def wait_for_work(self, timeout: float | None = None) -> bool:
-        """Sleep until there is something to do; False if there never will be."""
+    def wait_for_work(self, lane: int) -> bool:
+        """Sleep until a lane has something to do; False if it never will."""
         with self._changed:
-            while not (self._waiting or self.running or self._closed):
-                if not self._changed.wait(timeout):
+            while not self._stopped and not self.running[lane]:
+                if self._waiting and self._share(lane):
                     return True
-            return bool(self._waiting or self.running) or not self._closed
+                if self._closed and not self._waiting:
+                    return False
+                self._changed.wait()
+            return not self._stopped
 
     def close(self) -> None:
         """Accept nothing more."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
 
-    def admit(self, now: float, most_tokens: int) -> list[Job]:
-        """The next jobs that fit: their rows, and source tokens that are encoded before the next step."""
-        admitted: list[Job] = []
-        rows, tokens = sum(job.task.rows for job in self.running), 0
+    def stop(self) -> None:
+        """Lanes end after the step that they are in."""
         with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def admit(self, lane: int, now: float, most_tokens: int) -> tuple[list[Job], list[Job]]:
+        """The next jobs for a lane: their rows fit, and so do the source tokens encoded before its next step.
+
+        Beside them those that no one waits for any more, or whose time is up, which do not run.
+        """
+        admitted: list[Job] = []
+        passed: list[Job] = []
+        rows, tokens = self._rows(lane), 0
+        with self._changed:
+            share = self._share(lane)
             while self._waiting:
                 job = self._waiting[0]
                 gone, length = job.is_gone(now), len(job.task.source) + 1
-                if not gone and (rows + job.task.rows > self.max_rows or (admitted and tokens + length > most_tokens)):
+                fits = rows < share and rows + job.task.rows <= self.max_rows
+                if not gone and (not fits or (admitted and tokens + length > most_tokens)):
                     break
                 self._waiting.popleft()
                 self._waiting_tokens -= job.task.cost
+                self._waiting_rows -= job.task.rows
+                if gone:
+                    passed.append(job)
+                    continue
                 admitted.append(job)
-                if not gone:
-                    rows, tokens = rows + job.task.rows, tokens + length
-        return admitted
+                rows, tokens = rows + job.task.rows, tokens + length
+            self.running[lane] += admitted
+            if self._closed and not self._waiting:
+                self._changed.notify_all()  # lanes that sleep may end
+        return admitted, passed
 
-    def finished(self, jobs: Sequence[Job], now: float) -> None:
+    def _rows(self, lane: int) -> int:
+        return sum(job.task.rows for job in self.running[lane])
+
+    def _share(self, lane: int) -> int:
+        """The rows up to which a lane takes another job; 0 for one that should stay idle."""
+        rows = [self._rows(other) for other in range(len(self.running))]
+        total = sum(rows) + self._waiting_rows
+        wanted = max(1, min(len(rows), total // min(ROWS_FOR_A_LANE, self.max_rows)))
+        if wanted == 1:
+            return total if lane == rows.index(max(rows)) else 0
+        if not rows[lane] and sum(map(bool, rows)) >= wanted:
+            return 0
+        return -(-total // wanted)
+
+    def finished(self, lane: int, jobs: Sequence[Job], now: float) -> None:
         """Jobs leave; the rate is what they were priced at over the time they took."""
         left = set(map(id, jobs))
-        self.running = [job for job in self.running if id(job) not in left]
-        seconds, self._rated = max(now - self._rated, 1e-6), now
-        rate = sum(job.task.cost for job in jobs) / seconds
-        self._rate = rate if not self._rate else RATE_MEMORY * self._rate + (1 - RATE_MEMORY) * rate
+        with self._changed:
+            self.running[lane] = [job for job in self.running[lane] if id(job) not in left]
+            seconds, self._rated = max(now - self._rated, 1e-6), now
+            rate = sum(job.task.cost for job in jobs) / seconds
+            self._rate = rate if not self._rate else RATE_MEMORY * self._rate + (1 - RATE_MEMORY) * rate
+            if self._closed or (self._waiting and len(self.running) > 1):
+                self._changed.notify_all()  # what is next may now be for a lane that sleeps
 
-    def abandon(self, error: Exception) -> list[Job]:
+    def abandon(self, error: Exception) -> None:
         """Everyone leaves without an answer."""
         with self._changed:
-            jobs = [*self._waiting, *self.running]
+            jobs = [*self._waiting, *(job for lane in self.running for job in lane)]
             self._waiting.clear()
-            self._waiting_tokens, self.running = 0, []
+            self._waiting_tokens = self._waiting_rows = 0
+            self.running = [[] for _ in self.running]
+            self._changed.notify_all()
         for job in jobs:
             job.finish(CancelledError() if job.cancelled else error)
-        return jobs

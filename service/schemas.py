@@ -203,6 +203,7 @@ class InfoAnswer(Answer):
     provider: str = value("what computes")
     provider_fallback: str | None = value("why the CPU computes where cuda was to; null: it was not to")
     threads: int = value("of computation")
+    lanes: int = value("batches decoded side by side, when there is enough to do")
     limits: dict[str, int] = value("of texts, requests, batches and the queue, in the unit of their name")
     certificate: dict[str, Any] = value("drift from torch at the last start or reload, its tolerance, samples replayed")
 

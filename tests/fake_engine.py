@@ -112,7 +112,7 @@ class FakeEngine:
 
     def describe(self) -> dict[str, Any]:
         return {
-            "precision": "fp32", "provider": "cpu", "provider_fallback": None, "threads": 1, "max_rows": 64,
+            "precision": "fp32", "provider": "cpu", "provider_fallback": None, "threads": 1, "lanes": 1, "max_rows": 64,
             "max_queue_requests": self.max_queue_requests, "max_queue_tokens": 200_000,
             "certificate": {"drift": self.drift, "tolerance": 1e-4, "samples": 3},
         }  # fmt: skip

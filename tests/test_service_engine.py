@@ -20,6 +20,7 @@ from service.engine import Engine
 from service.errors import CancelledError, DeadlineError, InvalidFieldError, NotReadyError, QueueFullError, StartError
 from service.hardware import available_cpus
 from service.rows import of_like_length
+from service.session import Session
 from service.tasks import (
     Distribution,
     Finished,
@@ -201,6 +202,24 @@ def test_an_answer_is_the_same_to_the_bit_whatever_else_is_in_flight(
     assert isinstance(heard[1].events[-1].answer, CancelledError)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_an_answer_is_the_same_to_the_bit_in_any_lane_with_any_number_of_threads(
+    bundle: Bundle, precision: str
+) -> None:
+    rng = np.random.default_rng(5)
+    sources = [rng.integers(4, 13, rng.integers(1, 40)).tolist() for _ in range(40)]
+    tasks = [generate(source, beam_size=1 + 3 * (i % 2), max_length=30) for i, source in enumerate(sources)]
+    alone = make_engine(bundle, precision=precision)
+    wanted = [without_timing(alone.run([task])[0]) for task in tasks]
+    shared, heard = make_engine(bundle, precision=precision, threads=2, lanes=2), Heard(len(tasks))
+    assert shared.describe()["lanes"] == 2
+    shared.start()
+    shared.submit(tasks, heard)
+    answers = heard.wait()
+    shared.close()
+    assert [without_timing(answers[i]) for i in range(len(tasks))] == wanted
+
+
 def test_a_source_much_longer_than_the_others_changes_nothing_for_them(engine: Engine) -> None:
     short = [generate([5, 6]), generate([7], beam_size=3)]
     alone = [without_timing(engine.run([task])[0]) for task in short]
@@ -247,7 +266,7 @@ def test_a_deadline_answers_with_the_best_so_far(engine: Engine) -> None:
     engine.submit([Generate(source=(4,), options=LONG)], heard, deadline=time.monotonic() + 3600)
     for _ in range(3):
         engine.turn()
-    for job in engine._scheduler.running:
+    for job in engine._scheduler.running[0]:
         job.deadline = time.monotonic()
     engine.turn()
     found = heard.wait()[0].hypotheses[0]
@@ -310,16 +329,16 @@ def test_closing_without_grace_fails_what_is_left_and_hangs_nothing(bundle: Bund
 
 def test_a_step_that_fails_fails_its_requests_and_no_others(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(bundle)
-    real, broken = engine._session.step, Heard(2)
+    real, broken = Session.step, Heard(2)
 
     def fail(*_: Any) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(engine._session, "step", fail)
+    monkeypatch.setattr(Session, "step", fail)
     engine.submit([generate([4])] * 2, broken)
     engine.start()
     assert {type(answer).__name__ for answer in broken.wait().values()} == {"ServiceError"}
-    monkeypatch.setattr(engine._session, "step", real)
+    monkeypatch.setattr(Session, "step", real)
     fine = Heard()
     engine.submit([generate([4])], fine)
     assert isinstance(fine.wait()[0], Generated)
@@ -379,7 +398,7 @@ def test_the_threads_asked_for_are_taken_and_else_no_more_than_there_are(bundle:
 def test_a_session_that_was_probed_answers_as_one_that_was_not(bundle: Bundle) -> None:
     engine, task = make_engine(bundle), generate([4, 5, 6], beam_size=3)
     before = without_timing(engine.run([task])[0])
-    assert engine._session.probe() > 0
+    assert engine._lanes[0]._session.probe() > 0
     assert without_timing(engine.run([task])[0]) == before
 
 

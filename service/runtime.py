@@ -1,0 +1,119 @@
+"""A bundle's variant loaded on onnxruntime, with some number of threads. Any number of lanes may run it at once."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from export.bundle import Bundle, stored_weights
+from service.errors import StartError
+
+CUDA = "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
+SLOWER = ["SkipLayerNormFusion"]  # onnxruntime's fused node takes five times as long as the two it replaces
+log = logging.getLogger("attendant")
+
+
+class Runtime:
+    """The encoder and the step of one variant."""
+
+    def __init__(self, bundle: Bundle, provider: str, precision: str, threads: int) -> None:
+        self.sizes, self.pad, self.eos = bundle.sizes, bundle.special_ids["pad"], bundle.special_ids["eos"]
+        self.provider, self.fallback = choose_provider(provider)
+        self.precision = choose_precision(bundle, precision, self.provider)
+        self.threads = threads
+        self._load_graphs(bundle)
+        if self.provider == "cuda" and CUDA not in self.step.get_providers():
+            self._fall_back(provider, "onnxruntime could not start CUDA on this machine")
+            self.precision = choose_precision(bundle, precision, self.provider)
+            self._load_graphs(bundle)
+        self.real = "float16" if "float16" in self.step.get_outputs()[-1].type else "float32"
+        self.merge = None if self.fast else self._load("", "merge")
+
+    def with_threads(self, threads: int) -> Runtime:
+        """The same with another number of threads, and the same weights where onnxruntime does not want its own."""
+        if threads == self.threads:
+            return self
+        other = copy.copy(self)
+        other.threads = threads
+        kind = "fast_" if self.fast else ""
+        other.encoder, other.step = other._load(kind, "encoder"), other._load(kind, "step")
+        return other
+
+    def weight_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.graphs["step"].parent.iterdir())
+
+    def _load_graphs(self, bundle: Bundle) -> None:
+        self.graphs = bundle.variants[self.precision].graphs
+        self.fast = self.provider == "cpu" and "fast_step" in self.graphs
+        kind = "fast_" if self.fast else ""
+        self._shared = shared_weights(self.graphs[f"{kind}encoder"], self.graphs[f"{kind}step"])
+        self.encoder, self.step = self._load(kind, "encoder"), self._load(kind, "step")
+
+    def _load(self, kind: str, name: str) -> Any:
+        path = self.graphs[kind + name]
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
+        # Each session has threads of its own: those that spun on after a run would take the other's processors.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if self.provider == "cpu" and name != "merge":
+            for weight, value in self._shared.items():
+                options.add_initializer(weight, value)
+        cuda = [(CUDA, {"device_id": 0})] if self.provider == "cuda" else []
+        try:
+            return ort.InferenceSession(str(path), options, providers=[*cuda, CPU], disabled_optimizers=SLOWER)
+        except Exception as error:  # onnxruntime raises its own kinds, with no common base
+            raise StartError(f"onnxruntime cannot load {path}: {str(error).splitlines()[0]}") from None
+
+    def _fall_back(self, asked: str, reason: str) -> None:
+        if asked == "cuda":
+            raise StartError(f"--provider cuda was asked for, but {reason}; use --provider cpu or auto.")
+        self.provider, self.fallback = "cpu", reason
+        log.warning("running on the CPU: %s", reason)
+
+
+def shared_weights(*graphs: Path) -> dict[str, Any]:
+    """The weights that all of some graphs use (an embedding, where it is tied), mapped into memory once."""
+    weights = [stored_weights(graph) for graph in graphs]
+    found = {}
+    for name in set.intersection(*map(set, weights)):
+        where = weights[0][name]
+        path = graphs[0].parent / where.location
+        array = np.memmap(path, where.kind, "r", where.offset, where.shape)
+        found[name] = ort.OrtValue.ortvalue_from_numpy(array)
+    return found
+
+
+def choose_provider(asked: str) -> tuple[str, str | None]:
+    """The provider, and why it is not the one that would have been taken first."""
+    if asked == "cpu":
+        return "cpu", None
+    if CUDA in ort.get_available_providers():
+        return "cuda", None
+    reason = "this onnxruntime has no CUDA provider (the package onnxruntime-gpu has)"
+    if asked == "cuda":
+        raise StartError(f"--provider cuda was asked for, but {reason}; use --provider cpu or auto.")
+    return "cpu", None
+
+
+def choose_precision(bundle: Bundle, asked: str, provider: str) -> str:
+    if asked != "auto":
+        if asked not in bundle.variants:
+            raise StartError(f"--precision {asked} is not in the bundle; it has {', '.join(bundle.variants)}.")
+        return asked
+    return fastest(list(bundle.variants), provider)
+
+
+def fastest(precisions: Sequence[str], provider: str) -> str:
+    """The precision that a provider takes where nothing else is said."""
+    order = ("fp16", "fp32", "int8") if provider == "cuda" else ("int8", "fp32", "fp16")
+    return next((name for name in order if name in precisions), precisions[0])
