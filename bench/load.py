@@ -74,6 +74,7 @@ class Load:
     rate: float = 0.0  # requests a second
     requests: int = 1_000
     seconds: float = 60.0
+    run_in: float = 0.0  # of these seconds, those before anything is measured: all clients begin at once
     patience: float = 120.0  # seconds that an answer may take
     path: str = "/v1/generate"
     seed: int = 1  # of the arrivals
@@ -201,8 +202,11 @@ async def _ask(
 
 def report(outcomes: Outcomes, load: Load, processor_share: float) -> dict[str, Any]:
     """Rates are over the time in which requests were sent: when no more are, fewer and fewer are under way."""
-    elapsed = max(min(load.seconds, max((when for when, _ in outcomes.answers), default=0.0)), 1e-9)
-    within = [tokens for when, tokens in outcomes.answers if when <= elapsed]
+    end = min(load.seconds, max((when for when, _ in outcomes.answers), default=0.0))
+    elapsed = max(end - load.run_in, 1e-9)
+    within = [tokens for when, tokens in outcomes.answers if load.run_in < when <= end]
+    times = zip(outcomes.answers, outcomes.latencies, outcomes.first_tokens, strict=True)
+    settled = [(latency, first) for (when, _), latency, first in times if when - latency >= load.run_in]
     answered = len(outcomes.answers)
     lag = percentile(outcomes.lags, 99)
     found = {
@@ -213,8 +217,8 @@ def report(outcomes: Outcomes, load: Load, processor_share: float) -> dict[str, 
         "requests_per_second": round(len(within) / elapsed, 2),
         "tokens_per_second": round(sum(within) / elapsed, 1),
         "mean_target_tokens": round(sum(tokens for _, tokens in outcomes.answers) / max(1, answered), 1),
-        "latency_ms": percentiles(outcomes.latencies),
-        "first_token_ms": percentiles(outcomes.first_tokens),
+        "latency_ms": percentiles([latency for latency, _ in settled]),
+        "first_token_ms": percentiles([first for _, first in settled]),
         "generator": {
             "processor_share": round(processor_share, 2),
             "loop_lag_ms": round(1e3 * lag, 1),

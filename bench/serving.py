@@ -28,6 +28,7 @@ LOADED = 0.7  # of CTranslate2's best requests/s: the rate of the open loop
 LENGTHS_APART = 1.05  # the ratio of mean lengths up to which requests are equal work
 WARM_UP = Load(clients=8, requests=32, seconds=20.0)
 MANY = 10**6  # requests: time is what ends a load
+RUN_IN = 3.0  # seconds before anything is measured
 
 
 def measure(server: Server, mix: Mix, load: Load) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def best_peer(
         for workers in sorted({1, threads}):
             arguments = ctranslate2(model, precision, workers, threads // workers)
             with serving(arguments) as server:
-                found = measure(server, mix, Load(clients=HEADLINE, requests=MANY, seconds=seconds))
+                found = measure(server, mix, closed(HEADLINE, seconds))
             name = f"{precision}, {workers} x {threads // workers} threads"
             tried.append({"server": "ctranslate2", "way": name, **found, "arguments": arguments})
             print(f"CTranslate2 {name}: {show(found)}", flush=True)
@@ -53,8 +54,15 @@ def best_peer(
 
 
 def loads(seconds: float, rate: float) -> list[Load]:
-    closed = [Load(clients=clients, requests=MANY, seconds=seconds) for clients in CLIENTS]
-    return [*closed, Load(rate=rate, requests=MANY, seconds=seconds)]
+    return [*(closed(clients, seconds) for clients in CLIENTS), arriving(rate, seconds)]
+
+
+def closed(clients: int, seconds: float) -> Load:
+    return Load(clients=clients, requests=MANY, seconds=RUN_IN + seconds, run_in=RUN_IN)
+
+
+def arriving(rate: float, seconds: float) -> Load:
+    return Load(rate=rate, requests=MANY, seconds=RUN_IN + seconds, run_in=RUN_IN)
 
 
 def unequal_lengths(goals_of: list[dict[str, Any]]) -> str | None:
@@ -104,8 +112,7 @@ def main() -> None:
     ours = attendant(prepared.bundle, options.precision, options.threads)
     rows = compare({"attendant": ours, "ctranslate2": peer}, mix, loads(options.seconds, rate), options.rounds)
     with serving(ours) as server:
-        load = Load(rate=rate, requests=MANY, seconds=options.seconds)
-        streamed = measure(server, dataclasses.replace(mix, stream=True), load)
+        streamed = measure(server, dataclasses.replace(mix, stream=True), arriving(rate, options.seconds))
         rows.append({"server": "attendant", "way": "streamed", **streamed})
         print(f"streamed: {show(streamed)}")
     goals = headline(rows, f"{HEADLINE} clients")

@@ -18,6 +18,7 @@ ELEMENT_TYPES = {
     "float32": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT16,
     "int32": TensorProto.INT32,
+    "int8": TensorProto.INT8,
 }
 SMALLEST_STORED = 1024  # bytes; what is smaller stays in the graph
 ALIGNMENT = 64  # bytes
@@ -55,10 +56,10 @@ class WeightStore:
 
 
 class GraphBuilder:
-    """One graph. `real` is the precision that its values have where nothing else is said."""
+    """One graph. `real` is the precision of its values where nothing else is said, `cache` that of what is cached."""
 
-    def __init__(self, name: str, real: str = "float32") -> None:
-        self._name, self.real = name, real
+    def __init__(self, name: str, real: str = "float32", cache: str = "") -> None:
+        self._name, self.real, self.cache = name, real, cache or real
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -103,7 +104,7 @@ class GraphBuilder:
         return str(self.op("Reshape", value, self.constant(list(shape))))
 
     def _element(self, kind: str) -> int:
-        return int(ELEMENT_TYPES[self.real if kind == "real" else kind])
+        return int(ELEMENT_TYPES[{"real": self.real, "cache": self.cache}.get(kind, kind)])
 
     def build(self, store: WeightStore | None = None, location: str = "") -> onnx.ModelProto:
         """The model, with its large weights in a store that is written to `location` beside it, or inside."""

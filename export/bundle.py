@@ -40,7 +40,7 @@ __all__ = [
     "write_bundle",
 ]
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64 * 2**20  # bytes
 
@@ -56,7 +56,7 @@ class Variant:
     name: str
     graphs: dict[str, Path]
     tolerance: float
-    calibration: dict[str, dict[str, float]]  # activation: its low and high; empty where nothing is quantized
+    calibration: dict[str, dict[str, Any]]  # product: the range of its input; empty where nothing is quantized
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Bundle:
     produced_by: dict[str, str]
 
 
-# Field: its type, or the fields inside it; `dict[str, X]` is a table of any names.
+# Field: its type, or the fields inside it; (dict, X) is a table of any names, (list, X) a list.
 MANIFEST_FIELDS: dict[str, Any] = {
     "format": int,
     "name": str,
@@ -85,7 +85,7 @@ MANIFEST_FIELDS: dict[str, Any] = {
         {
             "graphs": (dict, str),
             "tolerance": float,
-            "calibration": (dict, dict.fromkeys(("low", "high"), float)),
+            "calibration": (dict, {"low": float, "high": float, "cached": (list, float)}),
         },
     ),
     "files": (dict, str),
@@ -262,9 +262,9 @@ def _check_fields(value: Any, fields: Any, where: str, path: Path) -> None:
             if name not in fields:
                 raise BundleError(f"{path}: {at} has a field {name!r}, which format {FORMAT} does not know.")
             _check_fields(inner, fields[name], f"{where}.{name}".lstrip("."), path)
-    elif isinstance(fields, tuple):  # a table: every value is of one kind
-        _check_type(value, dict, at, path)
-        for name, inner in value.items():
+    elif isinstance(fields, tuple):  # every value is of one kind
+        _check_type(value, fields[0], at, path)
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
             _check_fields(inner, fields[1], f"{where}.{name}".lstrip("."), path)
     else:
         _check_type(value, fields, at, path)
@@ -273,7 +273,7 @@ def _check_fields(value: Any, fields: Any, where: str, path: Path) -> None:
 def _check_type(value: Any, kind: type, where: str, path: Path) -> None:
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not fits or isinstance(value, bool):
-        names = {int: "a whole number", float: "a number", str: "a text", dict: "a table"}
+        names = {int: "a whole number", float: "a number", str: "a text", dict: "a table", list: "a list"}
         raise BundleError(f"{path}: {where} is {value!r:.60}, not {names[kind]}.")
 
 

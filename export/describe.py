@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from export.signature import GRAPHS, REQUIRED, Value
+from export.signature import GRAPHS, KEPT, REQUIRED, Value
 
 PAGE = Path(__file__).parent.parent / "docs" / "export.md"
 BETWEEN = re.compile(r"(<!-- table: begin[^\n]*-->\n).*?(<!-- table: end -->)", re.DOTALL)
@@ -16,9 +16,10 @@ BETWEEN = re.compile(r"(<!-- table: begin[^\n]*-->\n).*?(<!-- table: end -->)", 
 
 def table() -> str:
     lines = ["| graph | | name | type | axes | what it is |", "|---|---|---|---|---|---|"]
-    for graph in REQUIRED:  # a fast graph has the inputs and outputs of its plain one
+    for graph in REQUIRED:  # a fast graph has those of its plain one, and some more outputs
         inputs, outputs = GRAPHS[graph]
         lines += [_row(graph, "in", value) for value in inputs] + [_row(graph, "out", value) for value in outputs]
+    lines += [_row("fast_step", "out", value) for value in KEPT]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 Written node by node beside `model/transformer.py`, so that no traced length is frozen in.
 
-B batch   R rows   K places   S source   T target   P past   D d_model   H heads   d = D / H   V target vocabulary
+B batch   R rows   S source   T target   P past   D d_model   H heads   d = D / H   V target vocabulary
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ def build_graph(
     location: str = "",
     make_parts: Callable[[GraphBuilder, ModelConfig, dict[str, Array]], Parts] | None = None,
     real: str = "float32",
+    cache: str = "",
 ) -> onnx.ModelProto:
     """One of `signature.GRAPHS`, from the options and the weights of a model (position tables included).
 
-    `make_parts` decides how the parts are computed, `real` in which precision.
+    `make_parts` decides how the parts are computed, `real` in which precision, and `cache` what is cached of them.
     """
-    sizes, graph = sizes_of(config), GraphBuilder(name, real)
+    sizes, graph = sizes_of(config), GraphBuilder(name, real, cache)
     for value in signature.inputs(name, sizes):
         graph.input(value.name, value.kind, value.shape(sizes))
     parts = (make_parts or Parts)(graph, config, weights)
@@ -85,7 +86,7 @@ def full(p: Parts) -> dict[str, str]:
 
 
 def step(p: Parts) -> dict[str, str]:
-    """The last token of each row, (R, 1, D) all the way, against its own cache and its request's memory."""
+    """The last token of each row, (R, 1, D) all the way, against its own cache and its source's memory."""
     g = p.g
     ids = g.op("Unsqueeze", "token", g.constant([1]))  # (R, 1)
     x = p.embed_at(ids, g.op("Unsqueeze", "position", g.constant([1])), "target_embedding")
@@ -96,7 +97,9 @@ def step(p: Parts) -> dict[str, str]:
         attended, key, value = p.attend_past(p.before(x, f"{name}.self_residual"), layer)
         results |= {f"present_key_{layer}": key, f"present_value_{layer}": value}
         x = p.after(x, attended, f"{name}.self_residual")
-        x = p.after(x, p.attend_memory(p.before(x, f"{name}.cross_residual"), layer), f"{name}.cross_residual")
+        attended, kept = p.attend_memory(p.before(x, f"{name}.cross_residual"), layer)
+        x = p.after(x, attended, f"{name}.cross_residual")
+        results |= kept
         x = p.feed_forward(x, name)
     results["logprobs"] = p.logprobs(g.op("Squeeze", x, g.constant([1])))
     results["top_logprobs"], results["top_ids"] = g.op("TopK", results["logprobs"], "top", outputs=2, axis=-1)
@@ -184,14 +187,12 @@ class Parts:
         attended, _ = self.attend(q, key, value, self.is_past, name)
         return attended, key, value
 
-    def attend_memory(self, x: str, layer: int) -> str:
-        """(R, 1, D) -> what each row gathers from its source, (R, 1, D); rows of a source are its queries"""
-        g, name, d_model = self.g, f"decoder.{layer}.cross_attention", self.config.d_model
-        placed = g.op("Gather", self.project_queries(x, name), "cell", axis=0)  # (B, K, 1, D)
-        q = self._split(g.reshape(placed, [0, 0, d_model]))  # (B, H, K, d)
-        gathered, _ = self.gather(q, f"cross_key_{layer}", f"cross_value_{layer}", self.is_source, name)
-        rows = g.op("Gather", g.reshape(gathered, [-1, 1, d_model]), "place", axis=0)
-        return self.linear(rows, f"{name}.project_out")
+    def attend_memory(self, x: str, layer: int) -> tuple[str, dict[str, str]]:
+        """(R, 1, D) -> what each row gathers from its source, (R, 1, D), and what else becomes an output"""
+        name = f"decoder.{layer}.cross_attention"
+        key, value = f"cross_key_{layer}", f"cross_value_{layer}"
+        attended, _ = self.attend(self.queries(x, name), key, value, self.is_source, name)
+        return attended, {}
 
     def causal_mask(self) -> str:
         """True at and before each query: -> (T, T)"""

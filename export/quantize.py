@@ -8,7 +8,7 @@ the same in every batch. Attention, normalisation and softmax stay in f32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnxruntime as ort
@@ -21,6 +21,7 @@ from model.tokenizer import BOS, EOS
 WEIGHT_LEVELS = 63
 ACTIVATION_LEVELS = 255
 CALIBRATION_PAIRS = 500
+CACHED = "cached"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Range:
 
     low: float
     high: float
+    cached: list[float] = field(default_factory=list)  # the largest output of each channel, of what is cached of it
 
     @property
     def scale(self) -> float:
@@ -40,7 +42,10 @@ class Range:
 
 
 class ObservedParts(Parts):
-    """The f32 parts, with the least and the greatest input of every matrix product as outputs."""
+    """The f32 parts, with the least and the greatest input of every matrix product as outputs.
+
+    Where keys and values of the decoder come from, also with the largest output of each channel, whatever its sign.
+    """
 
     def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array], seen: list[str]) -> None:
         super().__init__(graph, config, weights)
@@ -48,7 +53,12 @@ class ObservedParts(Parts):
 
     def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
         self._observe(x, name)
-        return super().product(x, name, weight, bias_name, bias)
+        y = super().product(x, name, weight, bias_name, bias)
+        if is_cached(name):
+            g = self.g
+            most = g.op("ReduceMax", g.op("Abs", y), g.constant([0, 1]), keepdims=0)
+            g.output(most, f"{CACHED} {name}", "float32", [weight.shape[1]])
+        return y
 
     def logits(self, x: str) -> str:
         self._observe(x, "output.weight")
@@ -69,15 +79,29 @@ def calibrate(
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = [f"{kind} {name}" for kind in ("ReduceMin", "ReduceMax") for name in seen]
     low, high = np.full(len(seen), np.inf), np.full(len(seen), -np.inf)
+    cached = [name for name in seen if is_cached(name)]
+    most: dict[str, Array] = {name: np.zeros(2 * config.d_model) for name in cached}
     for source, target in pairs[:CALIBRATION_PAIRS]:
         feeds = {
             "source": np.array([[*source, EOS]]),
             "source_length": np.array([len(source) + 1]),
             "target": np.array([[BOS, *target]]),
         }
-        found = np.array(session.run(wanted, feeds))
+        outputs = session.run([*wanted, *(f"{CACHED} {name}" for name in cached)], feeds)
+        found = np.array(outputs[: len(wanted)])
         low, high = np.minimum(low, found[: len(seen)]), np.maximum(high, found[len(seen) :])
-    return {name: Range(float(a), float(b)) for name, a, b in zip(seen, low, high, strict=True)}
+        for name, largest in zip(cached, outputs[len(wanted) :], strict=True):
+            most[name] = np.maximum(most[name], largest[-2 * config.d_model :])  # queries are not cached
+    return {
+        name: Range(float(a), float(b), [float(f"{value:.4g}") for value in most.get(name, ())])
+        for name, a, b in zip(seen, low, high, strict=True)
+    }
+
+
+def is_cached(product: str) -> bool:
+    """Whether a product's outputs are keys and values that the decoder caches."""
+    own = product.startswith("decoder.") and product.endswith("self_attention.project_in.weight")
+    return own or product.endswith("keys_values")
 
 
 def quantize_columns(weight: Array) -> tuple[Array, Array]:
@@ -95,14 +119,22 @@ class Int8Parts(Parts):
         super().__init__(graph, config, weights)
         self.ranges, self.fused = ranges, fused
 
-    def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
+    def product(
+        self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None, unit: Array | None = None
+    ) -> str:
+        """`unit` is what each column of the result is a multiple of."""
         g, values = self.g, self.ranges[name]
         scale, zero = self._scalar(values.scale), g.constant(values.zero_point, "uint8")
         levels, columns = quantize_columns(weight)
+        if unit is not None:
+            name_of_scale, bias_name, columns = f"{name} scale in units", f"{bias_name} in units", columns / unit
+            bias = None if bias is None else bias / unit
+        else:
+            name_of_scale = f"{name} scale"
         quantized, stored = g.op("QuantizeLinear", x, scale, zero), g.weight(f"{name} int8", levels)
         bias_value = "" if bias is None else g.weight(bias_name, bias)
         if self.fused:
-            inputs = [quantized, stored, scale, g.weight(f"{name} scale", columns), zero]
+            inputs = [quantized, stored, scale, g.weight(name_of_scale, columns), zero]
             inputs += ["", bias_value] if bias_value else []
             return str(g.op("MatMulIntegerToFloat", *inputs, domain=CONTRIB))
         sums = g.cast(g.op("MatMulInteger", quantized, stored, zero), "float32")

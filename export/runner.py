@@ -68,10 +68,10 @@ class Decoder:
 
     def step(self, token: Array, position: Array, request: Array) -> Array:
         """The log-probabilities after each row's token, (R, V); the cache takes the token in."""
-        cell, place = grid(request, len(self.memory["source_length"]))
         past = int(position.max()) + 1
-        feeds = {"token": token, "position": position, "cell": cell, "place": place, "top": np.array([1])}
-        feeds |= self.memory | {name: value[:, :, :past] for name, value in self.cache.items()}
+        feeds = {"token": token, "position": position, "top": np.array([1])}
+        feeds |= {name: value[request] for name, value in self.memory.items()}
+        feeds |= {name: value[:, :, :past] for name, value in self.cache.items()}
         outputs = self.runner.run(f"{self.runner.kind}step", feeds)
         for name in self.cache:
             self.cache[name][:, :, :past] = outputs[name.replace("self_", "present_")]
@@ -79,19 +79,6 @@ class Decoder:
 
     def reorder(self, rows: Array) -> None:
         self.cache = {name: value[rows] for name, value in self.cache.items()}
-
-
-def grid(request: Array, requests: int) -> tuple[Array, Array]:
-    """The step's `cell` and `place`, from the source that each row belongs to."""
-    seen = [0] * requests
-    places = []
-    for source in request.tolist():
-        places.append(seen[source])
-        seen[source] += 1
-    width = max(LEAST_WIDTH, *seen)
-    cell, place = np.zeros((requests, width), np.int64), request * width + np.array(places)
-    cell.flat[place] = np.arange(len(request))
-    return cell, place
 
 
 def padded(rows: list[list[int]], pad: int) -> tuple[Array, Array]:

@@ -3,11 +3,10 @@
 An axis is named where its length is free, and is a number where the model fixes it. `{layer}` stands for each decoder
 layer. Standard library only.
 
-    batch    requests                  rows     hypotheses being extended, each of one request
+    batch    requests                  rows     hypotheses being extended
     source   tokens of the longest source, with its end token
     target   tokens of the longest target, with its start token
     past     places of the cache, at least one more than the tokens cached of the longest row
-    places   rows of the request that has the most
     candidates   as many of the likeliest next tokens as were asked for
     held, added  rows of two tensors that become one, with held_past and added_past places of the cache
 """
@@ -40,7 +39,7 @@ class Value:
     """An input or an output of a graph."""
 
     name: str
-    kind: str  # int64, float32, or real: the precision of the variant
+    kind: str  # int64, float32, real: the precision of the variant, or cache: that of its caches
     axes: tuple[str, ...]  # free axes, and fields of Sizes
     meaning: str
 
@@ -56,51 +55,55 @@ FREE_AXES = (
     "source",
     "target",
     "past",
-    "places",
     "candidates",
     "held",
     "added",
     "held_past",
     "added_past",
 )
-LEAST_WIDTH = 2  # of the axes places and source: one query alone is computed by another kernel, to other last bits
-CROSS = ("batch", "heads", "source", "head")
+LEAST_WIDTH = 2  # of the axis source: one query alone is computed by another kernel, to other last bits
+ENCODED = ("batch", "heads", "source", "head")
+MEMORY = ("rows", "heads", "source", "head")
 PAST = ("rows", "heads", "past", "head")
 
 SOURCE = (
     Value("source", "int64", ("batch", "source"), "source ids, ending in the end token, padded on the right"),
     Value("source_length", "int64", ("batch",), "tokens of each source that are not padding"),
 )
-CROSS_MEMORY = (
-    Value("cross_key_{layer}", "real", CROSS, "what the decoder layer's queries are compared with"),
-    Value("cross_value_{layer}", "real", CROSS, "what they gather"),
+ENCODER = (
+    SOURCE,
+    (
+        Value("cross_key_{layer}", "cache", ENCODED, "what the decoder layer's queries are compared with"),
+        Value("cross_value_{layer}", "cache", ENCODED, "what they gather"),
+    ),
 )
 
 STEP = (
     (
         Value("token", "int64", ("rows",), "the last token of each row"),
         Value("position", "int64", ("rows",), "how many tokens of each row are cached"),
-        Value(
-            "cell", "int64", ("batch", "places"), "the row in each place of each source; where there is none, any row"
-        ),
-        Value("place", "int64", ("rows",), "where each row is in `cell`, counted place by place"),
         Value("top", "int64", ("one",), "how many candidates are wanted"),
-        SOURCE[1],
-        *CROSS_MEMORY,
-        Value("self_key_{layer}", "real", PAST, "keys of the cached tokens; what is past `position` is ignored"),
-        Value("self_value_{layer}", "real", PAST, "their values"),
+        Value("source_length", "int64", ("rows",), "tokens of each row's source"),
+        Value("cross_key_{layer}", "cache", MEMORY, "the encoder's, of each row's source"),
+        Value("cross_value_{layer}", "cache", MEMORY, "and its values"),
+        Value("self_key_{layer}", "cache", PAST, "keys of the cached tokens; what is past `position` is ignored"),
+        Value("self_value_{layer}", "cache", PAST, "their values"),
     ),
     (
         Value("logprobs", "float32", ("rows", "target_vocab"), "log-probability of every next token"),
         Value("top_logprobs", "float32", ("rows", "candidates"), "the highest of them, highest first"),
         Value("top_ids", "int64", ("rows", "candidates"), "their tokens; of equals, the lower id first"),
-        Value("present_key_{layer}", "real", PAST, "the cache with the key of this token at `position`"),
-        Value("present_value_{layer}", "real", PAST, "and with its value"),
+        Value("present_key_{layer}", "cache", PAST, "the cache with the key of this token at `position`"),
+        Value("present_value_{layer}", "cache", PAST, "and with its value"),
     ),
+)
+KEPT = (
+    Value("kept_key_{layer}", "cache", MEMORY, "cross_key as it came: where both are one buffer, nothing is copied"),
+    Value("kept_value_{layer}", "cache", MEMORY, "cross_value likewise"),
 )
 
 GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
-    "encoder": (SOURCE, CROSS_MEMORY),
+    "encoder": ENCODER,
     "step": STEP,
     "full": (
         (*SOURCE, Value("target", "int64", ("batch", "target"), "target ids from the start token on, padded")),
@@ -129,8 +132,8 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
         ),
         (Value("merged", "real", PAST, "the rows picked"),),
     ),
-    "fast_encoder": (SOURCE, CROSS_MEMORY),
-    "fast_step": STEP,
+    "fast_encoder": ENCODER,
+    "fast_step": (STEP[0], (*STEP[1], *KEPT)),
 }  # fmt: skip
 REQUIRED = (
     "encoder",

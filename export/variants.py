@@ -23,11 +23,12 @@ class Precision:
     real: str = "float32"  # what a number is that is not an integer
     row_distance: float = 0.0  # how far a row's log-probability alone may be from that in a batch; 0: the same bits
     quantized: bool = False
+    fast_cache: str = ""  # what the fast graphs cache; as it is, where nothing is said
 
 
 PRECISIONS = {
     "fp32": Precision(tolerance=1e-4, differing=0.0),
-    "int8": Precision(tolerance=0.5, differing=0.1, quantized=True),
+    "int8": Precision(tolerance=0.5, differing=0.1, quantized=True, fast_cache="int8"),
     "fp16": Precision(tolerance=0.05, differing=0.02, real="float16", row_distance=1e-2),
 }
 DEFAULT = ("fp32", "int8")  # fp16 is for CUDA
@@ -49,4 +50,5 @@ def build_variant_graph(
         parts: Any = partial(FastInt8Parts if fast else Int8Parts, ranges=calibration, fused=True)
     else:
         parts = FastParts if fast else Parts
-    return build_graph(graph, config, weights, store, location, parts, precision.real)
+    cache = precision.fast_cache if fast else ""
+    return build_graph(graph, config, weights, store, location, parts, precision.real, cache)

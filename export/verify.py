@@ -79,8 +79,11 @@ def _of_runner(
 
 def check_interface(runner: Runner, variant: str) -> Iterator[str]:
     real = PRECISIONS[variant].real
-    kinds = {"int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)"}
+    kinds = {
+        "int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)", "int8": "tensor(int8)"
+    }  # fmt: skip
     for graph, session in runner.sessions.items():
+        cache = (PRECISIONS[variant].fast_cache if graph.startswith("fast_") else "") or real
         for side, wanted, found in (
             ("input", signature.inputs(graph, runner.sizes), session.get_inputs()),
             ("output", signature.outputs(graph, runner.sizes), session.get_outputs()),
@@ -93,7 +96,7 @@ def check_interface(runner: Runner, variant: str) -> Iterator[str]:
                     yield f"{graph}: {side} {value.name} is missing"
                     continue
                 have, shape = by_name[value.name], value.shape(runner.sizes)
-                kind = real if value.kind == "real" else value.kind
+                kind = {"real": real, "cache": cache}.get(value.kind, value.kind)
                 if have.type != kinds[kind]:
                     yield f"{graph}: {side} {value.name} holds {have.type}, not {kind}"
                 for axis, (size, expected) in enumerate(zip(have.shape, shape, strict=False)):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from export.bundle import LEAST_WIDTH
 from service.memory import WIDTHS, round_up
 from service.scheduler import Job
 from service.search import Row, agreed
-from service.session import Layout, Session
+from service.session import Session
 from service.tasks import Array, Ids
 
 ENOUGH_TOKENS = 24  # from so many on, another source in an encoder run saves little
@@ -49,41 +46,36 @@ def of_like_length(sources: Sequence[Ids]) -> list[list[Ids]]:
 class Rows:
     def __init__(self, session: Session) -> None:
         self._session, self._memory = session, session.memory
-        self._sources: list[Job] = []  # by their place in memory
+        self._jobs: list[Job] = []
         self._count = 0  # rows
-        self._stale = True  # whether the session's layout is that of before
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Encode the jobs' sources, those of like length together; each job gets one row."""
-        held = len(self._sources)
+        held = self._count
         jobs = sorted(jobs, key=lambda job: len(job.task.source))
-        needed = round_up(max(len(jobs[-1].task.source) + 1, LEAST_WIDTH), WIDTHS)
+        needed = self._width(jobs)
         width = max(self._memory.width, needed) if held else needed
         for group in of_like_length([job.task.source for job in jobs]):
             self._session.encode(group, held, width)
             held += len(group)
         for job in jobs:
-            job.source, job.slots = len(self._sources), [self._count]
-            self._sources.append(job)
+            job.slots = [self._count]
+            self._jobs.append(job)
             self._count += 1
         self._memory.keep_rows([*range(self._count - len(jobs)), *[-1] * len(jobs)], self._longest())
-        self._stale = True
 
     def step(self, jobs: Sequence[Job]) -> StepCandidates:
         """Extend every live hypothesis."""
-        if self._stale:
-            self._session.arrange(self._layout(jobs))
-            self._stale = False
-        tokens, positions = [0] * self._count, [0] * self._count
+        tokens, positions, lengths = [0] * self._count, [0] * self._count, [1] * self._count
         top = 1
         for job in jobs:
             search = job.search
-            position = search.position
+            position, length = search.position, len(job.task.source) + 1
             job.cached = [live.ids for live in search.live]
             for slot, token in zip(job.slots, search.last_tokens(), strict=True):
-                tokens[slot], positions[slot] = token, position
+                tokens[slot], positions[slot], lengths[slot] = token, position, length
             top = max(top, search.wanted())
-        found = self._session.step(tokens, positions, min(top, self._session.sizes.target_vocab))
+        found = self._session.step(tokens, positions, lengths, min(top, self._session.sizes.target_vocab))
         return StepCandidates(found.top_ids, found.top_logprobs, found.logprobs)
 
     def follow(self, jobs: Sequence[Job], done: Sequence[Job]) -> None:
@@ -94,11 +86,12 @@ class Rows:
             parents = [] if id(job) in leaving else job.parents
             wanted += [(job, i, job.slots[parent]) for i, parent in enumerate(parents)]
         origins, shared = self._assign(wanted)
-        self._count = len(wanted)
-        self._memory.keep_rows(origins, self._longest(), shared)
+        self._count, width = len(wanted), self._memory.width
         if done:
-            self._forget(done)
-        self._stale = True
+            self._jobs = [job for job in self._jobs if id(job) not in leaving]
+            needed = self._width(self._jobs)
+            width = needed if 2 * needed <= width else width
+        self._memory.keep_rows(origins, self._longest(), shared, width)
 
     def _assign(self, wanted: list[tuple[Job, int, int]]) -> tuple[list[int], list[int]]:
         """Give every hypothesis a row under len(wanted).
@@ -130,50 +123,27 @@ class Rows:
 
     def remove(self, jobs: Sequence[Job]) -> None:
         """Jobs leave before they are done."""
-        staying = [job for job in self._sources if job not in jobs]
+        staying = [job for job in self._jobs if job not in jobs]
         for job in staying:
             job.parents = list(range(len(job.slots)))
         self.follow(staying, jobs)
 
     def clear(self) -> None:
         """Nothing is held any more."""
-        self._sources, self._count, self._stale = [], 0, True
+        self._jobs, self._count = [], 0
         self._memory.keep_rows([], 0)
-        self._memory.keep_sources([], WIDTHS)
 
     def padding(self) -> float:
-        """The share of the sources' places in memory that hold no token."""
-        places = len(self._sources) * self._memory.width
-        return 1 - sum(len(job.task.source) + 1 for job in self._sources) / places if places else 0.0
+        """The share of the places for sources in memory that hold no token."""
+        places = self._count * self._memory.width
+        tokens = sum(len(job.slots) * (len(job.task.source) + 1) for job in self._jobs)
+        return 1 - tokens / places if places else 0.0
 
     def _longest(self) -> int:
         """The most tokens that any row has cached."""
-        return max((job.search.position for job in self._sources if job.search.live), default=0)
+        return max((job.search.position for job in self._jobs if job.search.live), default=0)
 
-    def _forget(self, done: Sequence[Job]) -> None:
-        """Sources leave; the last take their places. The width follows when it is twice what is needed."""
-        leaving = {job.source for job in done if job.source >= 0}
-        count = len(self._sources) - len(leaving)
-        origins = list(range(count))
-        holes = [place for place in sorted(leaving) if place < count]
-        last = [place for place in range(count, len(self._sources)) if place not in leaving]
-        for hole, place in zip(holes, last, strict=True):
-            origins[hole] = place
-        self._sources = [self._sources[place] for place in origins]
-        for place, job in enumerate(self._sources):
-            job.source = place
-        width = self._memory.width
-        if self._sources:
-            needed = round_up(max(len(job.task.source) + 1 for job in self._sources), WIDTHS)
-            width = needed if 2 * needed <= width else width
-        self._memory.keep_sources(origins, width)
-
-    def _layout(self, jobs: Sequence[Job]) -> Layout:
-        width = max([LEAST_WIDTH, *(len(job.slots) for job in jobs)])
-        cell: Any = np.zeros((len(self._sources), width), np.int64)
-        place: Any = np.zeros(self._count, np.int64)
-        for job in jobs:
-            for i, slot in enumerate(job.slots):
-                cell[job.source, i], place[slot] = slot, job.source * width + i
-        lengths = np.array([len(job.task.source) + 1 for job in self._sources], np.int64)
-        return Layout(cell, place, lengths)
+    @staticmethod
+    def _width(jobs: Sequence[Job]) -> int:
+        """Of the memory that these jobs' sources need."""
+        return round_up(max([LEAST_WIDTH, *(len(job.task.source) + 1 for job in jobs)]), WIDTHS)

@@ -16,6 +16,7 @@ from service.errors import StartError
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
+CACHE_KINDS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int8)": "int8"}
 SLOWER = ["SkipLayerNormFusion"]  # onnxruntime's fused node takes five times as long as the two it replaces
 log = logging.getLogger("attendant")
 
@@ -33,7 +34,7 @@ class Runtime:
             self._fall_back(provider, "onnxruntime could not start CUDA on this machine")
             self.precision = choose_precision(bundle, precision, self.provider)
             self._load_graphs(bundle)
-        self.real = "float16" if "float16" in self.step.get_outputs()[-1].type else "float32"
+        self.cache = CACHE_KINDS[self.step.get_outputs()[-1].type]
         self.merge = None if self.fast else self._load("", "merge")
 
     def with_threads(self, threads: int) -> Runtime:

@@ -19,7 +19,7 @@ from service.tasks import Finished, Listener, Task
 
 LONGEST_RETRY = 60  # seconds
 RATE_MEMORY = 0.9  # the share that the past has in the measured rate
-ROWS_FOR_A_LANE = 8  # so many rows make another lane worth its reading of all weights
+ROWS_FOR_A_LANE = 12  # so many rows make another lane worth its reading of all weights
 
 
 @dataclass(eq=False)
@@ -35,7 +35,6 @@ class Job:
     slots: list[int] = field(default_factory=list)  # the rows of its live hypotheses
     parents: list[int] = field(default_factory=list)  # after a step: the hypotheses that its live ones continue
     cached: list[list[int]] = field(default_factory=list)  # the tokens whose cache is in each of its rows
-    source: int = -1  # its place among the sources in memory
     encode_started: float = 0.0
     decode_started: float = 0.0
     told: int = 0  # tokens that its listener heard of

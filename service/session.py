@@ -17,15 +17,6 @@ PROBED_ROWS, PROBES = 8, 6
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the rows of a step are, from the engine: rows of one source in one line of `cell`."""
-
-    cell: Array  # (B, K) int64
-    place: Array  # (R,) int64
-    source_length: Array  # (B,) int64
-
-
-@dataclass(frozen=True)
 class Candidates:
     top_ids: Array  # (R, k)
     top_logprobs: Array  # (R, k)
@@ -38,17 +29,15 @@ class Session:
     def __init__(self, runtime: Runtime, max_rows: int) -> None:
         self.sizes, self.runtime = runtime.sizes, runtime
         self.memory: Memory = (
-            HostMemory(self.sizes, max_rows)
+            HostMemory(self.sizes, max_rows, runtime.cache)
             if runtime.fast
-            else DeviceMemory(self.sizes, runtime.merge, runtime.provider, runtime.real)
+            else DeviceMemory(self.sizes, runtime.merge, runtime.provider, runtime.cache)
         )
         self._io = runtime.step.io_binding()
         self._bound: tuple[int, ...] = ()
         rows, vocabulary = max_rows, self.sizes.target_vocab
         self._tokens, self._positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self._places, self._lengths = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self._cell, self._top = np.zeros((0, 0), np.int64), np.zeros(1, np.int64)
-        self._shape = (0, 0, 0)  # rows, sources, places
+        self._lengths, self._top = np.zeros(rows, np.int64), np.zeros(1, np.int64)
         self._logprobs = np.zeros((rows, vocabulary), np.float32)
 
     def use(self, runtime: Runtime) -> None:
@@ -57,7 +46,7 @@ class Session:
             self.runtime, self._io, self._bound = runtime, runtime.step.io_binding(), ()
 
     def encode(self, sources: Sequence[Ids], held: int, width: int) -> None:
-        """Encode sources, and put what the decoder needs of them into memory after the `held` ones there."""
+        """Encode sources, and put what the decoder needs of each into a row of its own, after the `held` ones."""
         longest = round_up(max(LEAST_WIDTH, *(len(source) + 1 for source in sources)), WIDTHS)
         ids = np.full((len(sources), longest), self.runtime.pad, dtype=np.int64)
         lengths = np.array([len(source) + 1 for source in sources], dtype=np.int64)
@@ -66,7 +55,7 @@ class Session:
         names = tensor_names("cross", self.sizes)
         if isinstance(self.memory, HostMemory) and longest < width:
             feeds = {"source": ids, "source_length": lengths}
-            self.memory.add_sources(held, self.runtime.encoder.run(names, feeds), width)
+            self.memory.add_rows(held, self.runtime.encoder.run(names, feeds), width)
             return
         io = self.runtime.encoder.io_binding()
         for name, value in (("source", ids), ("source_length", lengths)):
@@ -79,26 +68,17 @@ class Session:
         for name in names:
             io.bind_output(name, self.runtime.provider)
         self.runtime.encoder.run_with_iobinding(io)
-        self.memory.add_sources(held, list(io.get_outputs()), width)
+        self.memory.add_rows(held, list(io.get_outputs()), width)
 
-    def arrange(self, layout: Layout) -> None:
-        """Take note of where rows are, until they are somewhere else."""
-        sources, width = layout.cell.shape
-        shape = (len(layout.place), sources, width)
-        if shape != self._shape:
-            self._shape, self._bound = shape, ()
-            self._cell = np.zeros((sources, width), np.int64)
-        self._cell[:], self._places[: shape[0]] = layout.cell, layout.place
-        self._lengths[:sources] = layout.source_length
-
-    def step(self, tokens: Sequence[int], positions: Sequence[int], top: int) -> Candidates:
-        """One more token for each row."""
+    def step(self, tokens: Sequence[int], positions: Sequence[int], lengths: Sequence[int], top: int) -> Candidates:
+        """One more token for each row, of which there are `positions` and of its source `lengths`."""
         rows = len(tokens)
         self._tokens[:rows], self._positions[:rows], self._top[0] = tokens, positions, top
+        self._lengths[:rows] = lengths
         self.memory.make_room(rows, max(positions))
         bound = (rows, top, *self.memory.layout)
         if bound != self._bound:
-            self._bind(top)
+            self._bind(rows, top)
             self._bound = bound
         self.runtime.step.run_with_iobinding(self._io)
         self.memory.take(self._io)
@@ -107,27 +87,24 @@ class Session:
     def probe(self) -> float:
         """The least seconds that a few sources and steps took, for a choice between sessions."""
         rows, eos = min(PROBED_ROWS, len(self._tokens)), self.runtime.eos
-        cell = np.arange(rows)[:, None].repeat(LEAST_WIDTH, axis=1)
         seconds = []
         for _ in range(PROBES):
             started = time.perf_counter()
             self.encode([(eos,) * 7] * rows, 0, round_up(8, WIDTHS))
             self.memory.keep_rows([-1] * rows, 0)
-            self.arrange(Layout(cell, np.arange(rows) * LEAST_WIDTH, np.full(rows, 8)))
             for position in range(4):
-                self.step([eos] * rows, [position] * rows, 1)
+                self.step([eos] * rows, [position] * rows, [8] * rows, 1)
             seconds.append(time.perf_counter() - started)
         self.memory.keep_rows([], 0)
-        self.memory.keep_sources([], WIDTHS)
         return min(seconds)
 
-    def _bind(self, top: int) -> None:
-        io, (rows, sources, _) = self._io, self._shape
+    def _bind(self, rows: int, top: int) -> None:
+        io = self._io
         io.clear_binding_inputs()
         io.clear_binding_outputs()
         inputs: dict[str, Array] = {
             "token": self._tokens[:rows], "position": self._positions[:rows], "top": self._top,
-            "cell": self._cell, "place": self._places[:rows], "source_length": self._lengths[:sources],
+            "source_length": self._lengths[:rows],
         }  # fmt: skip
         for name, value in inputs.items():
             io.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
@@ -137,4 +114,4 @@ class Session:
         }  # fmt: skip
         for name, value in outputs.items():
             io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
-        self.memory.bind(io, rows, sources)
+        self.memory.bind(io, rows)

@@ -209,6 +209,14 @@ def test_the_rate_of_a_load_that_ends_by_its_number_is_over_all_of_it() -> None:
     assert report(outcomes, Load(clients=1, seconds=60.0), 0.1)["requests_per_second"] == 2.0
 
 
+def test_what_comes_before_the_run_in_is_over_is_not_measured() -> None:
+    outcomes = Outcomes(latencies=[0.9] * 2 + [0.1] * 8, first_tokens=[0.1] * 10)
+    outcomes.answers = [(1.0, 99)] * 2 + [(2.0 + i, 4) for i in range(8)]
+    found = report(outcomes, Load(clients=1, seconds=9.0, run_in=1.0), 0.1)
+    assert (found["seconds"], found["requests_per_second"], found["tokens_per_second"]) == (8.0, 1.0, 4.0)
+    assert found["latency_ms"]["p99"] == 100.0
+
+
 def test_the_tokens_of_a_stream_are_those_of_its_last_event() -> None:
     assert target_tokens(b'event: token\ndata: {"x": 1}\n\nevent: done\ndata: ' + ANSWER + b"\n\n") == 3
 

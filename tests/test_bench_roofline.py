@@ -28,7 +28,7 @@ def test_a_step_of_the_base_model_has_38_million_weights() -> None:
 @pytest.mark.parametrize("rows", [1, 5])
 def test_feeds_are_all_the_inputs_of_a_step(bundle: Bundle, rows: int) -> None:
     wanted = signature.inputs("step", bundle.sizes)
-    feeds = step_feeds(bundle.sizes, rows)
+    feeds = step_feeds(bundle.sizes, rows, "int8")
     assert feeds.keys() == {value.name for value in wanted}
 
 

@@ -19,8 +19,9 @@ from onnx import numpy_helper
 from export import bundle, onnx_file
 from export.builder import WeightStore
 from export.bundle import BundleError, read_bundle, stored_weights, write_bundle
-from export.graphs import build_graph, sizes_of
+from export.graphs import sizes_of
 from export.signature import GRAPHS
+from export.variants import build_variant_graph
 from export.weights import arrays_of
 from tests.conftest import make_model
 
@@ -33,7 +34,7 @@ def fill(directory: Path) -> dict[str, Any]:
     for side in ("source", "target"):
         (directory / "tokenizers" / f"{side}.json").write_text("{}", encoding="utf-8")
     for graph in GRAPHS:
-        proto = build_graph(graph, model.config, arrays_of(model), store, "weights.bin")
+        proto = build_variant_graph("fp32", graph, model.config, arrays_of(model), {}, store, "weights.bin")
         (directory / "fp32" / f"{graph}.onnx").write_bytes(proto.SerializeToString())
     store.write(directory / "fp32" / "weights.bin")
     sizes = sizes_of(model.config)
@@ -104,7 +105,7 @@ def test_graphs_share_their_weights(good: Path) -> None:
         (lambda d: (d / "manifest.json").unlink(), r"manifest\.json is missing"),
         (lambda d: (d / "manifest.json").write_text("{", encoding="utf-8"), r"manifest\.json cannot be read as JSON"),
         (lambda d: (d / "manifest.json").write_bytes(b"\xff"), r"manifest\.json cannot be read as JSON"),
-        (lambda d: edit(d, lambda m: m.update(format=2)), r"has format 2, and this version reads 1; update attendant"),
+        (lambda d: edit(d, lambda m: m.update(format=3)), r"has format 3, and this version reads 2; update attendant"),
         (lambda d: edit(d, lambda m: m.update(format="1")), r"no whole number as its format"),
         (lambda d: edit(d, lambda m: m.update(name=3)), r"name is 3, not a text"),
         (lambda d: edit(d, lambda m: m["sizes"].update(heads="8")), r"sizes\.heads is '8', not a whole number"),

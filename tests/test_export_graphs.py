@@ -15,7 +15,6 @@ from onnx.reference import ReferenceEvaluator
 from export import signature
 from export.fast import FastParts, can_be_fast
 from export.graphs import build_graph, sizes_of
-from export.runner import grid
 from export.weights import arrays_of
 from model.config import CHOICES
 from model.tokenizer import BOS, EOS, PAD
@@ -98,11 +97,9 @@ def decode(
         live = np.flatnonzero((position >= 0) & (position < length))
         at = position[live]
         past = int(at.max()) + 2
-        cell, place = grid(request[live], len(lengths))
-        feeds = {"token": target[live, at], "position": at, "cell": cell, "place": place, "top": np.array([3])}
-        feeds |= (
-            {"source_length": source_length} | cross | {name: value[live, :, :past] for name, value in cache.items()}
-        )
+        feeds = {"token": target[live, at], "position": at, "top": np.array([3])}
+        feeds |= {name: value[request[live]] for name, value in ({"source_length": source_length} | cross).items()}
+        feeds |= {name: value[live, :, :past] for name, value in cache.items()}
         outputs = dict(zip([o.name for o in step.get_outputs()], step.run(None, feeds), strict=True))
         found[live, at] = outputs["logprobs"]
         for layer, side in itertools.product(range(sizes.decoder_layers), ("key", "value")):
