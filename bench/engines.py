@@ -34,13 +34,14 @@ class Engine(Protocol):
 class OurEngine:
     """The service's engine, asked for all sources at once, without HTTP."""
 
-    def __init__(self, bundle: Path, precision: str, threads: int) -> None:
+    def __init__(self, bundle: Path, precision: str, threads: int, lanes: int = 0) -> None:
         from export.bundle import read_bundle
         from service.engine import Engine, EngineSettings
 
         settings = EngineSettings(
-            provider="cpu", precision=precision, threads=threads, max_queue_requests=4096, max_queue_tokens=2**31
-        )
+            provider="cpu", precision=precision, threads=threads, lanes=lanes, max_queue_requests=4096,
+            max_queue_tokens=2**31,
+        )  # fmt: skip
         self.service = Engine(read_bundle(bundle), settings)
         self.service.start()
 
@@ -117,9 +118,11 @@ def peer_ids(tokens: list[str]) -> tuple[int, ...]:
 
 
 def make_engine(kind: str, path: Path, precision: str, threads: int) -> Engine:
-    """ours, ctranslate2, transformers or optimum."""
-    if kind in ("ours", "ctranslate2"):
-        return {"ours": OurEngine, "ctranslate2": CTranslate2Engine}[kind](path, precision, threads)
+    """ours, ours_one_lane, ctranslate2, transformers or optimum."""
+    if kind.startswith("ours"):
+        return OurEngine(path, precision, threads, lanes=1 if kind == "ours_one_lane" else 0)
+    if kind == "ctranslate2":
+        return CTranslate2Engine(path, precision, threads)
     from bench.huggingface import GenerateEngine
 
     return GenerateEngine(kind, path, threads)

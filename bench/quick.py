@@ -15,6 +15,7 @@ from typing import Any
 from bench.peers import prepare_peer
 from bench.race import UnequalError, Work, race, show_row, start_workers
 from bench.record import RESULTS, facts, warn_of_few_cores, write_json
+from bench.worker import Worker
 
 WORKS = (
     Work(name="1 request, greedy", requests=1, beam_size=1, goal=4.0),
@@ -40,24 +41,36 @@ def main() -> None:
     try:
         rows = race(workers, WORKS, BASE.vocabulary, options.seconds)
         memory = {f"{worker.kind} {worker.precision}": worker.memory() for worker in workers}
+        memory["one lane"] = memory_of_one_lane(prepared.bundle, BASE.vocabulary, options.threads)
     except UnequalError as error:
         raise SystemExit(str(error)) from None
     finally:
         for worker in workers:
             worker.close()
     about = {**facts("bench.quick"), "threads": options.threads}
-    held = memory_row(memory)
-    write_json(options.out, [{**row, **about} for row in [*rows, held]])
+    held = [
+        memory_row("peak memory, int8", memory["ours int8"], memory["ctranslate2 int8"]),
+        memory_row("the same with --lanes 1", memory["one lane"], memory["ctranslate2 int8"]),
+    ]
+    write_json(options.out, [{**row, **about} for row in [*rows, *held]])
     for row in rows:
         print(show_row(row))
-    print("{name:<32} {ratio:>5.2f}x (goal {goal:g})    ours {ours} MB, ctranslate2 {theirs} MB".format(**held))
+    for row in held:
+        print("{name:<32} {ratio:>5.2f}x (goal {goal:g})    ours {ours} MB, ctranslate2 {theirs} MB".format(**row))
 
 
-def memory_row(memory: dict[str, dict[str, int]]) -> dict[str, Any]:
-    """The peak of resident memory in int8, theirs over ours."""
-    ours, theirs = (round(memory[f"{kind} int8"]["peak"] / 1e6, 1) for kind in ("ours", "ctranslate2"))
-    ratio = round(theirs / ours, 2)
-    return {"name": "peak memory, int8", "ours": ours, "theirs": theirs, "ratio": ratio, "goal": 1.0, "unit": "MB"}
+def memory_of_one_lane(bundle: Path, vocabulary: int, threads: int) -> dict[str, int]:
+    """After all works, for who has less memory than load."""
+    with Worker("ours_one_lane", bundle, "int8", threads) as worker:
+        for work in WORKS:
+            worker.answer(work.sources(vocabulary), work.beam_size, work.length)
+        return worker.memory()
+
+
+def memory_row(name: str, mine: dict[str, int], others: dict[str, int]) -> dict[str, Any]:
+    """The peak of resident memory, theirs over ours."""
+    ours, theirs = (round(memory["peak"] / 1e6, 1) for memory in (mine, others))
+    return {"name": name, "ours": ours, "theirs": theirs, "ratio": round(theirs / ours, 2), "goal": 1.0, "unit": "MB"}
 
 
 if __name__ == "__main__":

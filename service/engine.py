@@ -57,8 +57,7 @@ class Engine:
         """Load, certify, warm up; StartError says why it cannot."""
         settings = settings or EngineSettings()
         self.bundle, self._metrics = bundle, metrics
-        self.source = Tokenizer(bundle.tokenizers["source"], bundle.special_ids)
-        self.target = Tokenizer(bundle.tokenizers["target"], bundle.special_ids)
+        self.source, self.target = make_tokenizers(bundle)
         self._special = Special(*(bundle.special_ids[name] for name in ("pad", "bos", "eos")))
         most_rows = settings.max_rows * max(settings.lanes, MOST_LANES) or rows_that_fit(bundle)
         wide, narrow, lanes = make_runtimes(bundle, settings, most_rows)
@@ -184,6 +183,14 @@ class Engine:
             distance = np.abs(first.logprobs[known["ids"]] - np.array(known["logprobs"]))
             worst = max(worst, float(distance.max(initial=0.0)))
         return worst
+
+
+def make_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
+    """Of sources and of targets: one and the same where there is one vocabulary."""
+    source, target = (bundle.tokenizers[side] for side in ("source", "target"))
+    first = Tokenizer(source, bundle.special_ids)
+    same = source.read_bytes() == target.read_bytes()
+    return first, first if same else Tokenizer(target, bundle.special_ids)
 
 
 def make_runtimes(bundle: Bundle, settings: EngineSettings, most_lanes: int) -> tuple[Runtime, Runtime, int]:

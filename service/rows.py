@@ -12,6 +12,7 @@ from service.session import Session
 from service.tasks import Array, Ids
 
 ENOUGH_TOKENS = 24  # from so many on, another source in an encoder run saves little
+MOST_TOKENS = 256  # and from so many on nothing, but the memory that it takes
 MOST_PADDED = 1.15  # of the tokens themselves
 
 
@@ -28,13 +29,14 @@ class StepCandidates:
 
 
 def of_like_length(sources: Sequence[Ids]) -> list[list[Ids]]:
-    """Sources, shortest first, in groups worth encoding together: more rows pay up to some number, padding never."""
+    """Sources, shortest first, in groups worth encoding together: more tokens pay up to some number, padding never."""
     groups: list[list[Ids]] = []
     tokens = 0  # in the last group
     for source in sources:
         length = len(source) + 1
         padded = (len(groups[-1]) + 1) * length if groups else 0
-        if groups and (tokens < ENOUGH_TOKENS or padded <= MOST_PADDED * (tokens + length)):
+        fits = tokens < ENOUGH_TOKENS or (padded <= MOST_PADDED * (tokens + length) and tokens + length <= MOST_TOKENS)
+        if groups and fits:
             groups[-1].append(source)
             tokens += length
         else:

@@ -33,7 +33,13 @@ def results(tmp_path: Path) -> Path:
     about = {**facts("bench.quick"), "threads": 2}
     memory = {"ours int8": {"peak": 100_000_000}, "ctranslate2 int8": {"peak": 150_000_000}}
     rows = [row_of(work, BEST, 3) for work in WORKS]
-    write_json(tmp_path / "quick.json", [{**row, **about} for row in [*rows, memory_row(memory)]])
+    write_json(
+        tmp_path / "quick.json",
+        [
+            {**row, **about}
+            for row in [*rows, memory_row("peak memory, int8", memory["ours int8"], memory["ctranslate2 int8"])]
+        ],
+    )
     write_record(tmp_path / "lengths.json", "bench.lengths", [row_of(work, BEST, 3) for work in works()])
     slow = {("ours", "int8"): 0.1, ("transformers", "fp32"): 2.0, ("optimum", "fp32"): 3.0}
     write_record(tmp_path / "huggingface.json", "bench.huggingface", [row_of(work, slow, 3) for work in WORKS])
@@ -115,7 +121,7 @@ def test_servers_with_answers_of_other_lengths_are_told() -> None:
 
 def test_memory_is_compared_as_theirs_over_ours() -> None:
     memory = {"ours int8": {"peak": 100_000_000}, "ctranslate2 int8": {"peak": 150_000_000}}
-    assert memory_row(memory)["ratio"] == 1.5
+    assert memory_row("peak memory, int8", memory["ours int8"], memory["ctranslate2 int8"])["ratio"] == 1.5
 
 
 @pytest.mark.parametrize(
