@@ -200,11 +200,12 @@ def make_runtimes(bundle: Bundle, settings: EngineSettings, most_lanes: int) -> 
     if wide.provider != "cpu":
         return wide, wide, 1
     lanes = min(settings.lanes or MOST_LANES, threads, most_lanes)
-    narrow = wide.with_threads(threads // lanes)
-    if not settings.threads and wide is not narrow and wide.weight_bytes() <= SMALL_MODEL:
-        seconds = [Session(runtime, PROBED_ROWS).probe() for runtime in (narrow, wide)]
-        wide = wide if seconds[0] > WORTH_THREADS * seconds[1] else narrow
-    return wide, narrow, lanes
+    if not settings.threads and threads > 1 and wide.weight_bytes() <= SMALL_MODEL:
+        one = wide.with_threads(1)
+        seconds = [Session(runtime, PROBED_ROWS).probe() for runtime in (one, wide)]
+        if seconds[0] <= WORTH_THREADS * seconds[1]:
+            return one, one, lanes
+    return wide, wide.with_threads(threads // lanes), lanes
 
 
 def rows_that_fit(bundle: Bundle) -> int:

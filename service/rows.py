@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from export.bundle import LEAST_WIDTH
 from service.memory import WIDTHS, round_up
-from service.scheduler import Job
+from service.scheduler import ENOUGH_TOKENS, Job
 from service.search import Row, agreed
 from service.session import Session
 from service.tasks import Array, Ids
 
-ENOUGH_TOKENS = 24  # from so many on, another source in an encoder run saves little
-MOST_TOKENS = 256  # and from so many on nothing, but the memory that it takes
+MOST_TOKENS = 256  # of sources in a run of the encoder: from so many on, more of them only take more memory
 MOST_PADDED = 1.15  # of the tokens themselves
 
 

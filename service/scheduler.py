@@ -6,6 +6,7 @@ spread evenly over all lanes. It knows no tensors.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -19,6 +20,9 @@ from service.tasks import Finished, Listener, Task
 
 LONGEST_RETRY = 60  # seconds
 RATE_MEMORY = 0.9  # the share that the past has in the measured rate
+ENOUGH_TOKENS = 24  # of sources in a run of the encoder: from so many on, another source in it saves little
+WORTH_ADMITTING = 0.25  # of a lane's rows: fewer, with fewer tokens than these, wait some steps for others
+LONGEST_HELD = 3  # steps
 ROWS_FOR_A_LANE = 12  # so many rows make another lane worth its reading of all weights
 
 
@@ -70,6 +74,7 @@ class Scheduler:
     def __init__(self, lanes: int, max_rows: int, max_requests: int, max_tokens: int) -> None:
         self.max_rows, self.max_requests, self.max_tokens = max_rows, max_requests, max_tokens  # rows: of a lane
         self.running: list[list[Job]] = [[] for _ in range(lanes)]
+        self._held = [0] * lanes  # turns since jobs could have joined
         self._waiting: deque[Job] = deque()
         self._waiting_tokens = self._waiting_rows = 0
         self._closed = self._stopped = False
@@ -162,6 +167,8 @@ class Scheduler:
         rows, tokens = self._rows(lane), 0
         with self._changed:
             share = self._share(lane)
+            if self._hold(lane, rows, min(self._waiting_rows, share - rows)):
+                return [], []
             while self._waiting:
                 job = self._waiting[0]
                 gone, length = job.is_gone(now), len(job.task.source) + 1
@@ -180,6 +187,15 @@ class Scheduler:
             if self._closed and not self._waiting:
                 self._changed.notify_all()  # lanes that sleep may end
         return admitted, passed
+
+    def _hold(self, lane: int, rows: int, joining: int) -> bool:
+        """Whether so few rows would join a lane that they had better wait for others."""
+        tokens = itertools.accumulate(len(job.task.source) + 1 for job in self._waiting)
+        few = 0 < joining < WORTH_ADMITTING * rows and all(count < ENOUGH_TOKENS for count in tokens)
+        self._held[lane] = self._held[lane] + 1 if few else 0
+        if self._held[lane] > LONGEST_HELD:
+            self._held[lane] = 0
+        return self._held[lane] > 0
 
     def _rows(self, lane: int) -> int:
         return sum(job.task.rows for job in self.running[lane])

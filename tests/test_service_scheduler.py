@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from service.scheduler import ROWS_FOR_A_LANE, Job, Scheduler
+from service.scheduler import ENOUGH_TOKENS, LONGEST_HELD, ROWS_FOR_A_LANE, Job, Scheduler
 from service.search import Special, make_search
 from service.tasks import Finished, Generate, NewTokens, Options
 
@@ -28,7 +28,7 @@ def test_few_rows_stay_together_so_that_one_lane_has_every_processor() -> None:
     assert held.admit(1, 0.0, 999) == ([], [])
     assert len(held.admit(0, 0.0, 999)[0]) == ROWS_FOR_A_LANE - 1
     assert held.alone(0)
-    held.submit([job()])
+    held.submit([job(length=ENOUGH_TOKENS)])
     assert held.admit(1, 0.0, 999) == ([], [])
     assert len(held.admit(0, 0.0, 999)[0]) == 1
 
@@ -75,6 +75,27 @@ def test_sources_to_encode_between_two_steps_are_bounded_but_one_always_goes() -
     held = scheduler(lanes=1)
     held.submit([job(length=9) for _ in range(5)])
     assert [len(held.admit(0, 0.0, 25)[0]), len(held.admit(0, 0.0, 1)[0])] == [2, 1]
+
+
+def test_short_sources_wait_some_steps_for_others_so_that_they_are_encoded_together() -> None:
+    held = scheduler(lanes=1)
+    held.running[0] = [job() for _ in range(20)]
+    held.submit([job(length=3)])
+    assert [len(held.admit(0, 0.0, 999)[0]) for _ in range(LONGEST_HELD + 1)] == [0] * LONGEST_HELD + [1]
+    held.submit([job(length=3)])
+    assert held.admit(0, 0.0, 999) == ([], [])
+    held.submit([job(length=ENOUGH_TOKENS)])
+    assert len(held.admit(0, 0.0, 999)[0]) == 2
+
+
+def test_a_source_worth_a_run_of_the_encoder_does_not_wait_nor_does_one_with_few_beside_it() -> None:
+    held = scheduler(lanes=1)
+    held.running[0] = [job() for _ in range(20)]
+    held.submit([job(length=ENOUGH_TOKENS)])
+    assert len(held.admit(0, 0.0, 999)[0]) == 1
+    held.running[0] = [job(), job()]
+    held.submit([job(length=3)])
+    assert len(held.admit(0, 0.0, 999)[0]) == 1
 
 
 def test_lanes_that_sleep_end_when_nothing_is_left() -> None:
