@@ -142,7 +142,7 @@ def draw(rows: list[dict[str, Any]], attention_rows: list[dict[str, Any]], out: 
         for line, (name, label) in enumerate((("ms", "milliseconds"), ("peak_mb", "peak memory, MB"))):
             axes = grid[line][column]
             axes.plot([row["value"] for row in mine], [row[name] for row in mine], marker="o")
-            axes.set(xlabel=sweep, ylim=(0, None))
+            axes.set(xlabel=sweep, ylim=(0, 1.08 * max(row[name] for row in mine)))
             axes.set_ylabel(label if column == 0 else "")
             axes.grid(alpha=0.3)
     figure.savefig(out / "growth.png", dpi=100)

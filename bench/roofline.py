@@ -30,12 +30,13 @@ from export import signature
 from export.builder import GraphBuilder
 from export.bundle import Bundle, read_bundle
 from export.signature import Sizes
+from service.runtime import CPU, SLOWER
 
 ROWS = (1, 4, 32, 64)
 CACHED = 12  # tokens
 PLACES = 64  # of the cache
 CANDIDATES = 8
-IN_A_ROW = 3  # turns of one before the next
+IN_A_ROW = 10  # turns of one before the next, as a request has its steps
 GOAL = 1.5
 GOAL_ROWS = (1, 64)
 STREAMED = 256 * 2**20  # bytes, far more than any cache holds
@@ -76,7 +77,7 @@ class Step:
         graphs = bundle.variants[precision].graphs
         name = "fast_step" if "fast_step" in graphs else "step"
         self.session = ort.InferenceSession(
-            str(graphs[name]), session_options(threads, profile), providers=["CPUExecutionProvider"]
+            str(graphs[name]), session_options(threads, profile), providers=[CPU], disabled_optimizers=SLOWER
         )
         cache = "int8" if "int8" in self.session.get_outputs()[-1].type else "float32"
         feeds = step_feeds(bundle.sizes, rows, cache)
@@ -116,6 +117,7 @@ def session_options(threads: int, profile: str = "") -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
+    options.enable_mem_pattern = False  # as in the service
     options.add_session_config_entry("session.force_spinning_stop", "1")  # a session between its turns disturbs none
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, profile
@@ -210,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A decoder step against memory bandwidth and arithmetic.")
     parser.add_argument("--bundle", type=Path, help="another than the random base model's")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--out", type=Path, default=RESULTS / "roofline.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)

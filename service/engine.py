@@ -16,17 +16,30 @@ from typing import Any
 import numpy as np
 
 from export.bundle import Bundle
+from service.beam import GenerateSearch
 from service.errors import NotReadyError, ServiceError, StartError
 from service.hardware import available_cpus, memory_limit
 from service.lane import Lane
 from service.memory import WIDTHS, round_up
 from service.metrics import Metrics
 from service.runtime import Runtime
+from service.sampling import SampleSearch
 from service.scheduler import Job, Scheduler, Ticket
-from service.search import Special, make_search
+from service.search import NextTokenSearch, ScoreSearch, Special
 from service.session import PROBED_ROWS, Session
 from service.settings import Settings
-from service.tasks import Answer, Distribution, Finished, Listener, NewTokens, NextToken, Score, Scored, Task
+from service.tasks import (
+    Answer,
+    Distribution,
+    Finished,
+    Generate,
+    Listener,
+    NewTokens,
+    NextToken,
+    Score,
+    Scored,
+    Task,
+)
 from service.tokenizer import Tokenizer
 
 MOST_ROWS = 64
@@ -183,6 +196,13 @@ class Engine:
             distance = np.abs(first.logprobs[known["ids"]] - np.array(known["logprobs"]))
             worst = max(worst, float(distance.max(initial=0.0)))
         return worst
+
+
+def make_search(special: Special, task: Task) -> GenerateSearch | ScoreSearch | NextTokenSearch:
+    """What answers a task."""
+    if isinstance(task, Generate):
+        return SampleSearch(special, task) if task.options.samples else GenerateSearch(special, task)
+    return ScoreSearch(special, task) if isinstance(task, Score) else NextTokenSearch(special, task)
 
 
 def make_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import time
 
+from service.beam import GenerateSearch
 from service.errors import CancelledError, DeadlineError, ServiceError
 from service.metrics import Metrics
 from service.rows import Rows
 from service.runtime import Runtime
 from service.scheduler import Job, Scheduler
-from service.search import GenerateSearch, NextTokenSearch
+from service.search import NextTokenSearch
 from service.session import Session
 from service.tasks import Answer, Distribution, Generated, NewTokens, Scored, Timing
 

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from service.beam import GenerateSearch
 from service.errors import CancelledError, InvalidFieldError, NotReadyError, QueueFullError
-from service.search import GenerateSearch, NextTokenSearch, ScoreSearch
+from service.search import NextTokenSearch, ScoreSearch
 from service.tasks import Finished, Listener, Task
 
 LONGEST_RETRY = 60  # seconds

@@ -8,7 +8,7 @@ import pytest
 
 from bench.growth import SWEEPS, draw, exponent, shape_at, work_at
 from bench.random_model import BASE, Shape, prepare
-from bench.roofline import Step, best_of, measure, operators, shares, step_feeds, step_parameters
+from bench.roofline import IN_A_ROW, Step, best_of, measure, operators, shares, step_feeds, step_parameters
 from export import signature
 from export.bundle import Bundle, read_bundle
 from export.graphs import sizes_of
@@ -77,9 +77,9 @@ def test_a_step_is_held_to_the_larger_limit(bundle: Bundle, monkeypatch: pytest.
 
 def test_the_best_turn_counts_and_all_take_turns() -> None:
     calls: list[str] = []
-    found = best_of({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=6)
+    found = best_of({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2 * IN_A_ROW)
     assert found.keys() == {"a", "b"}
-    assert calls == ["a"] * 3 + ["b"] * 3 + ["a"] * 3 + ["b"] * 3
+    assert calls == (["a"] * IN_A_ROW + ["b"] * IN_A_ROW) * 2
 
 
 def test_the_exponent_of_a_power_is_found() -> None:

@@ -76,7 +76,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def server(bundle: Bundle) -> Iterator[Process]:
-    process = Process(bundle, "--threads", "1", "--max-queue-requests", "4096", "--max-queue-tokens", "1000000")
+    process = Process(bundle, "--threads", "2", "--max-queue-requests", "4096", "--max-queue-tokens", "1000000")
     yield process
     assert process.stop()[0] == 0
 
@@ -181,7 +181,7 @@ def test_a_reload_under_load_drops_nothing(server: Process) -> None:
 
 
 def test_a_stop_under_load_answers_everything_that_was_accepted(bundle: Bundle) -> None:
-    process = Process(bundle, "--threads", "1")
+    process = Process(bundle, "--threads", "2")
     answers: list[tuple[int, str] | None] = []
 
     def client() -> None:

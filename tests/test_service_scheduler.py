@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from service.engine import make_search
 from service.scheduler import ENOUGH_TOKENS, LONGEST_HELD, ROWS_FOR_A_LANE, Job, Scheduler
-from service.search import Special, make_search
+from service.search import Special
 from service.tasks import Finished, Generate, NewTokens, Options
 
 

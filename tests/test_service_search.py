@@ -12,17 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.search import (
-    GenerateSearch,
-    Row,
-    SampleSearch,
-    Special,
-    agreed,
-    make_search,
-    nucleus,
-    repeating,
-    uniform,
-)
+from service.beam import GenerateSearch, repeating
+from service.engine import make_search
+from service.sampling import SampleSearch, nucleus, uniform
+from service.search import Row, Special, agreed
 from service.tasks import Generate, Hypothesis, NextToken, Options, Score
 
 SPECIAL = Special(pad=0, bos=1, eos=2)
