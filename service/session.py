@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from service.runtime import Runtime
 from service.tasks import Array, Ids
 
 PROBED_ROWS, PROBES = 8, 6
+MOST_BINDINGS = 256  # that are kept
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,15 @@ class Candidates:
     top_ids: Array  # (R, k)
     top_logprobs: Array  # (R, k)
     logprobs: Array  # (R, V); valid until the next step
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A step's inputs and outputs, bound for one number of rows; what is in them changes, where they are does not."""
+
+    io: Any
+    top_ids: Array
+    top_logprobs: Array
 
 
 class Session:
@@ -33,8 +44,7 @@ class Session:
             if runtime.fast
             else DeviceMemory(self.sizes, runtime.merge, runtime.provider, runtime.cache)
         )
-        self._io = runtime.step.io_binding()
-        self._bound: tuple[int, ...] = ()
+        self._bindings: dict[tuple[int, ...], Binding] = {}
         rows, vocabulary = max_rows, self.sizes.target_vocab
         self._tokens, self._positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._lengths, self._top = np.zeros(rows, np.int64), np.zeros(1, np.int64)
@@ -42,8 +52,7 @@ class Session:
 
     def use(self, runtime: Runtime) -> None:
         """Go on with another number of threads; the memory stays."""
-        if runtime is not self.runtime:
-            self.runtime, self._io, self._bound = runtime, runtime.step.io_binding(), ()
+        self.runtime = runtime
 
     def encode(self, sources: Sequence[Ids], held: int, width: int) -> None:
         """Encode sources, and put what the decoder needs of each into a row of its own, after the `held` ones."""
@@ -76,13 +85,15 @@ class Session:
         self._tokens[:rows], self._positions[:rows], self._top[0] = tokens, positions, top
         self._lengths[:rows] = lengths
         self.memory.make_room(rows, max(positions))
-        bound = (rows, top, *self.memory.layout)
-        if bound != self._bound:
-            self._bind(rows, top)
-            self._bound = bound
-        self.runtime.step.run_with_iobinding(self._io)
-        self.memory.take(self._io)
-        return Candidates(self._top_ids, self._top_logprobs, self._logprobs[:rows])
+        key = (self.runtime.threads, rows, top, *self.memory.layout)
+        bound = self._bindings.get(key)
+        if bound is None:
+            if len(self._bindings) >= MOST_BINDINGS or not self.runtime.fast:  # on a device, memory is ever elsewhere
+                self._bindings.clear()
+            bound = self._bindings[key] = self._bind(rows, top)
+        self.runtime.step.run_with_iobinding(bound.io)
+        self.memory.take(bound.io)
+        return Candidates(bound.top_ids, bound.top_logprobs, self._logprobs[:rows])
 
     def probe(self) -> float:
         """The least seconds that a few sources and steps took, for a choice between sessions."""
@@ -98,20 +109,19 @@ class Session:
         self.memory.keep_rows([], 0)
         return min(seconds)
 
-    def _bind(self, rows: int, top: int) -> None:
-        io = self._io
-        io.clear_binding_inputs()
-        io.clear_binding_outputs()
+    def _bind(self, rows: int, top: int) -> Binding:
+        io = self.runtime.step.io_binding()
         inputs: dict[str, Array] = {
             "token": self._tokens[:rows], "position": self._positions[:rows], "top": self._top,
             "source_length": self._lengths[:rows],
         }  # fmt: skip
         for name, value in inputs.items():
             io.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
-        self._top_ids, self._top_logprobs = np.zeros((rows, top), np.int64), np.zeros((rows, top), np.float32)
+        top_ids, top_logprobs = np.zeros((rows, top), np.int64), np.zeros((rows, top), np.float32)
         outputs: dict[str, Array] = {
-            "logprobs": self._logprobs[:rows], "top_logprobs": self._top_logprobs, "top_ids": self._top_ids,
+            "logprobs": self._logprobs[:rows], "top_logprobs": top_logprobs, "top_ids": top_ids,
         }  # fmt: skip
         for name, value in outputs.items():
             io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
         self.memory.bind(io, rows)
+        return Binding(io, top_ids, top_logprobs)
