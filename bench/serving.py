@@ -5,13 +5,14 @@
 The random base model whose answers end by themselves, as long as their sources (`bench.ending`), so that both servers
 compute equally many tokens; sources of 4 to 60 tokens, a quarter of the requests with beam 4. CTranslate2 is first
 tried in f32 and int8, as one batch on all threads and as two batches on one thread each; the best of these by
-requests/s is what we compare with. Then both servers take turns.
+requests/s is what we compare with. Then both servers take turns at each load.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ HEADLINE = 32  # clients
 GOAL_RATE, GOAL_TAIL = 2.5, 2.0  # times CTranslate2's requests/s, and its p99 over ours
 LOADED = 0.7  # of CTranslate2's best requests/s: the rate of the open loop
 LENGTHS_APART = 1.05  # the ratio of mean lengths up to which requests are equal work
-WARM_UP = Load(clients=8, requests=32, seconds=20.0)
+WARM_UP = Load(clients=8, requests=16, seconds=20.0)
 MANY = 10**6  # requests: time is what ends a load
 RUN_IN = 3.0  # seconds before anything is measured
 
@@ -93,8 +94,8 @@ def headline(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The service against CTranslate2 over HTTP.")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of each server at each load; the best counts")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each turn")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each server at each load; the best counts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", default="auto", help="ours")
     parser.add_argument("--out", type=Path, default=RESULTS / "serving.json")
@@ -124,12 +125,13 @@ def main() -> None:
 
 
 def compare(servers: dict[str, list[str]], mix: Mix, wanted: list[Load], rounds: int) -> list[dict[str, Any]]:
-    """Both servers in turn at every load; of its turns, the one with the most requests/s counts."""
+    """Both servers in turn at every load, one idle while the other is measured; of its turns, the best counts."""
     best: dict[tuple[int, str], dict[str, Any]] = {}
-    for _ in range(rounds):
-        for name, arguments in servers.items():
-            with serving(arguments) as server:
-                for number, load in enumerate(wanted):
+    with contextlib.ExitStack() as stack:
+        started = {name: stack.enter_context(serving(arguments)) for name, arguments in servers.items()}
+        for number, load in enumerate(wanted):
+            for _ in range(rounds):
+                for name, server in started.items():
                     found = measure(server, mix, load)
                     print(f"{name}: {show(found)}", flush=True)
                     row = {"server": name, **found, "memory": server.memory(), "ready_seconds": server.ready_seconds}

@@ -72,10 +72,8 @@ class Engine:
         self.bundle, self._metrics = bundle, metrics
         self.source, self.target = make_tokenizers(bundle)
         self._special = Special(*(bundle.special_ids[name] for name in ("pad", "bos", "eos")))
-        most_rows = settings.max_rows * max(settings.lanes, MOST_LANES) or rows_that_fit(bundle)
-        wide, narrow, lanes = make_runtimes(bundle, settings, most_rows)
+        wide, narrow, lanes, max_rows = make_runtimes(bundle, settings)
         self._runtimes = (wide, narrow)
-        max_rows = settings.max_rows or min(MOST_ROWS, most_rows // lanes)
         self._scheduler = Scheduler(lanes, max_rows, settings.max_queue_requests, settings.max_queue_tokens)
         self._lanes = [Lane(number, self._scheduler, wide, narrow) for number in range(lanes)]
         self._threads: list[threading.Thread] = []
@@ -213,26 +211,28 @@ def make_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     return first, first if same else Tokenizer(target, bundle.special_ids)
 
 
-def make_runtimes(bundle: Bundle, settings: EngineSettings, most_lanes: int) -> tuple[Runtime, Runtime, int]:
-    """What a lane computes with when it is alone, what it computes with beside others, and the number of lanes."""
+def make_runtimes(bundle: Bundle, settings: EngineSettings) -> tuple[Runtime, Runtime, int, int]:
+    """What a lane computes with when it is alone and beside others; how many lanes there are, and rows in each."""
     threads = settings.threads or available_cpus()
     wide = Runtime(bundle, settings.provider, settings.precision, threads)
+    fitting = settings.max_rows or rows_that_fit(bundle, np.dtype(wide.cache).itemsize)
+    lanes = min(settings.lanes or MOST_LANES, threads, fitting) if wide.provider == "cpu" else 1
+    max_rows = settings.max_rows or min(MOST_ROWS, fitting // lanes)
     if wide.provider != "cpu":
-        return wide, wide, 1
-    lanes = min(settings.lanes or MOST_LANES, threads, most_lanes)
+        return wide, wide, lanes, max_rows
     if not settings.threads and threads > 1 and wide.weight_bytes() <= SMALL_MODEL:
         one = wide.with_threads(1)
         seconds = [Session(runtime, PROBED_ROWS).probe() for runtime in (one, wide)]
         if seconds[0] <= WORTH_THREADS * seconds[1]:
-            return one, one, lanes
-    return wide, wide.with_threads(threads // lanes), lanes
+            return one, one, lanes, max_rows
+    return wide, wide.with_threads(threads // lanes), lanes, max_rows
 
 
-def rows_that_fit(bundle: Bundle) -> int:
-    """Rows whose caches fit in a share of the memory limit, at full length."""
+def rows_that_fit(bundle: Bundle, size: int) -> int:
+    """Rows whose caches, of numbers of some bytes, fit in a share of the memory limit, at full length."""
     sizes = bundle.sizes
     positions = sizes.max_length + round_up(sizes.max_length, WIDTHS)  # its own tokens, and those of its source
-    row = 2 * sizes.decoder_layers * sizes.d_model * 4 * positions + 4 * sizes.target_vocab
+    row = 2 * sizes.decoder_layers * sizes.d_model * size * positions + 4 * sizes.target_vocab
     fitting = int(memory_limit() * MEMORY_SHARE / row)
     if fitting < 1:
         raise StartError(

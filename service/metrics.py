@@ -65,15 +65,17 @@ class Metrics:
             "request_seconds", "From a request's arrival to the end of its answer.", SECONDS, by_endpoint
         )
         self._queue_seconds = _Histogram("queue_seconds", "A text's wait before its source is encoded.", SECONDS)
-        self._encode_seconds = _Histogram("encode_seconds", "One run of the encoder.", STEP_SECONDS)
+        self._encode_seconds = _Histogram(
+            "encode_seconds", "Encoding the sources that join a lane together.", STEP_SECONDS
+        )
         self._first_token_seconds = _Histogram(
             "first_token_seconds", "From a text's admission to its first certain token.", SECONDS
         )
         self._inter_token_seconds = _Histogram(
             "inter_token_seconds", "Decoding time of each token of the finished texts.", STEP_SECONDS
         )
-        self._step_seconds = _Histogram("step_seconds", "One step of the decoder.", STEP_SECONDS)
-        self._batch_rows = _Histogram("batch_rows", "Hypotheses that share a step of the decoder.", ROWS)
+        self._step_seconds = _Histogram("step_seconds", "One step of a lane's decoder.", STEP_SECONDS)
+        self._batch_rows = _Histogram("batch_rows", "Hypotheses that share a step of a lane.", ROWS)
         self._padding_ratio = _Histogram(
             "padding_ratio", "Share of a step's cross-attention that is computed on padding.", RATIO
         )
@@ -89,7 +91,7 @@ class Metrics:
         self._drift = _Gauge("certificate_drift", "Largest difference from the certificate's outputs.")
         self._tolerance = _Gauge("certificate_tolerance", "The drift above which a bundle is refused.")
         self._fallback = _Gauge("provider_fallback", "1 if CUDA was to be used and the CPU is.")
-        self._rows_limit = _Gauge("batch_rows_limit", "Hypotheses that a step can hold.")
+        self._rows_limit = _Gauge("batch_rows_limit", "Hypotheses that a step of a lane can hold.")
         self._queue_limit = _Gauge("queue_limit", "Texts that the queue can hold.")
         self._memory_limit = _Gauge("memory_limit_bytes", "Memory that the process may come to hold.")
         self._model = _Info("model_info", "The model that is served.", ("name", "precision", "provider"))
