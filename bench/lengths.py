@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.peers import prepare_peer
-from bench.race import UnequalError, Work, race, show_row, start_workers
+from bench.race import Work, against_ctranslate2, show_row
 from bench.record import RESULTS, warn_of_few_cores, write_record
 
 LENGTHS = (8, 32, 128, 512)
@@ -37,19 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
 
-    from bench.random_model import BASE, prepare
-
-    prepared = prepare(BASE)
-    models = prepare_peer(prepared.run, prepared.directory / "ctranslate2")
-    workers = start_workers(prepared.bundle, models, options.threads)
-    try:
-        rows = race(workers, works(tuple(options.lengths)), BASE.vocabulary, options.seconds)
-        memory = {f"{worker.kind} {worker.precision}": worker.memory() for worker in workers}
-    except UnequalError as error:
-        raise SystemExit(str(error)) from None
-    finally:
-        for worker in workers:
-            worker.close()
+    _, rows, memory = against_ctranslate2(works(tuple(options.lengths)), options.threads, options.seconds)
     write_record(options.out, "bench.lengths", rows, memory=memory, threads=options.threads)
     for row in rows:
         print(show_row(row))

@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bench.peers import prepare_peer
-from bench.race import UnequalError, Work, race, show_row, start_workers
+from bench.race import Work, against_ctranslate2, show_row
 from bench.record import RESULTS, facts, warn_of_few_cores, write_json
 from bench.worker import Worker
+from export.bundle import read_bundle
 
 WORKS = (
     Work(name="1 request, greedy", requests=1, beam_size=1, goal=4.0),
@@ -33,24 +33,12 @@ def main() -> None:
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
 
-    from bench.random_model import BASE, prepare
-
-    prepared = prepare(BASE)
-    models = prepare_peer(prepared.run, prepared.directory / "ctranslate2")
-    workers = start_workers(prepared.bundle, models, options.threads)
-    try:
-        rows = race(workers, WORKS, BASE.vocabulary, options.seconds)
-        memory = {f"{worker.kind} {worker.precision}": worker.memory() for worker in workers}
-        memory["one lane"] = memory_of_one_lane(prepared.bundle, BASE.vocabulary, options.threads)
-    except UnequalError as error:
-        raise SystemExit(str(error)) from None
-    finally:
-        for worker in workers:
-            worker.close()
+    bundle, rows, memory = against_ctranslate2(WORKS, options.threads, options.seconds)
+    one_lane = memory_of_one_lane(bundle, options.threads)
     about = {**facts("bench.quick"), "threads": options.threads}
     held = [
         memory_row("peak memory, int8", memory["ours int8"], memory["ctranslate2 int8"]),
-        memory_row("the same with --lanes 1", memory["one lane"], memory["ctranslate2 int8"]),
+        memory_row("the same with --lanes 1", one_lane, memory["ctranslate2 int8"]),
     ]
     write_json(options.out, [{**row, **about} for row in [*rows, *held]])
     for row in rows:
@@ -59,8 +47,9 @@ def main() -> None:
         print("{name:<32} {ratio:>5.2f}x (goal {goal:g})    ours {ours} MB, ctranslate2 {theirs} MB".format(**row))
 
 
-def memory_of_one_lane(bundle: Path, vocabulary: int, threads: int) -> dict[str, int]:
+def memory_of_one_lane(bundle: Path, threads: int) -> dict[str, int]:
     """After all works, for who has less memory than load."""
+    vocabulary = read_bundle(bundle).sizes.source_vocab
     with Worker("ours_one_lane", bundle, "int8", threads) as worker:
         for work in WORKS:
             worker.answer(work.sources(vocabulary), work.beam_size, work.length)

@@ -52,6 +52,27 @@ def start_workers(bundle: Path, models: dict[str, Path], threads: int) -> list[W
     return started
 
 
+def against_ctranslate2(
+    works: Sequence[Work], threads: int, seconds: float
+) -> tuple[Path, list[dict[str, Any]], dict[str, dict[str, int]]]:
+    """Works on the random base model: its bundle, a row for each work, and every engine's memory."""
+    from bench.peers import prepare_peer
+    from bench.random_model import BASE, prepare
+
+    prepared = prepare(BASE)
+    models = prepare_peer(prepared.run, prepared.directory / "ctranslate2")
+    workers = start_workers(prepared.bundle, models, threads)
+    try:
+        rows = race(workers, works, BASE.vocabulary, seconds)
+        memory = {f"{worker.kind} {worker.precision}": worker.memory() for worker in workers}
+    except UnequalError as error:
+        raise SystemExit(str(error)) from None
+    finally:
+        for worker in workers:
+            worker.close()
+    return prepared.bundle, rows, memory
+
+
 def race(
     workers: Sequence[Worker], works: Sequence[Work], vocabulary: int, seconds: float,
     show: Callable[[str], None] = print,
