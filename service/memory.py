@@ -152,7 +152,8 @@ class DeviceMemory:
         self.sizes, self.width, self._merge, self._device, self._kind = sizes, 0, merge, device, np.dtype(kind)
         self._past: list[Any] = []
         self._cross: list[Any] = []
-        self._rows = self._length = self._steps = 0  # R and P
+        self._rows = self._length = 0  # R and P
+        self._changes = 0
 
     def add_rows(self, held: int, encoded: Sequence[Any], width: int) -> None:
         count = encoded[0].shape()[0]
@@ -164,6 +165,7 @@ class DeviceMemory:
     def keep_rows(
         self, origins: Sequence[int], position: int, shared: Sequence[int] = UNKNOWN, width: int | None = None
     ) -> None:
+        self._changes += 1
         if not origins:
             self._past, self._cross, self._rows, self._length = [], [], 0, 0
             return
@@ -198,7 +200,7 @@ class DeviceMemory:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        return (self._steps,)  # every step gives new tensors
+        return (self._changes,)  # every change gives new tensors
 
     def make_room(self, rows: int, position: int) -> None:
         if position >= self._length:
@@ -214,7 +216,7 @@ class DeviceMemory:
 
     def take(self, io: Any) -> None:
         self._past = list(io.get_outputs())[-2 * self.sizes.decoder_layers :]
-        self._steps += 1
+        self._changes += 1
 
 
 def round_up(value: int, unit: int) -> int:

@@ -345,6 +345,27 @@ def test_a_step_that_fails_fails_its_requests_and_no_others(bundle: Bundle, monk
     engine.close()
 
 
+def test_after_a_step_that_failed_in_the_graph_the_next_request_gets_its_own_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On graphs whose caches are new tensors at every step, so that what was bound for the failed one is stale."""
+    engine = make_engine(make_bundle(make_model(seed=3, score="additive"), tmp_path / "bundle", ("fp32",)))
+    wanted, broken, fine = without_timing(engine.run([generate(SOURCES[2])])[0]), Heard(), Heard()
+    step = engine._runtimes[0].step
+
+    def fail(_: Any) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(step, "run_with_iobinding", fail, raising=False)
+    engine.submit([generate(SOURCES[0])], broken)
+    engine.start()
+    assert type(broken.wait()[0]).__name__ == "ServiceError"
+    engine.submit([generate(SOURCES[2])], fine)
+    assert without_timing(fine.wait()[0]) == wanted
+    engine.close()
+
+
 def test_many_threads_each_get_their_own_answers(bundle: Bundle) -> None:
     engine = make_engine(bundle)
     tasks = [generate(SOURCES[i % 4], beam_size=1 + i % 4, max_length=5 + i % 7) for i in range(24)]
