@@ -205,7 +205,8 @@ class Scheduler:
         """The rows up to which a lane takes another job; 0 for one that should stay idle."""
         rows = [self._rows(other) for other in range(len(self.running))]
         total = sum(rows) + self._waiting_rows
-        wanted = max(1, min(len(rows), total // min(ROWS_FOR_A_LANE, self.max_rows)))
+        needed = -(-total // self.max_rows)
+        wanted = max(1, min(len(rows), max(needed, total // ROWS_FOR_A_LANE)))
         if wanted == 1:
             return total if lane == rows.index(max(rows)) else 0
         if not rows[lane] and sum(map(bool, rows)) >= wanted:

@@ -63,6 +63,14 @@ def test_rows_never_exceed_what_a_lane_can_hold() -> None:
     assert held.waiting() == 2
 
 
+def test_a_job_that_does_not_fit_beside_a_few_rows_goes_to_a_lane_of_its_own() -> None:
+    held = scheduler(max_rows=16)
+    held.running[0] = [job() for _ in range(10)]
+    held.submit([job(beam_size=8)])
+    assert held.admit(0, 0.0, 999) == ([], [])
+    assert len(held.admit(1, 0.0, 999)[0]) == 1
+
+
 def test_jobs_whose_time_is_up_do_not_run() -> None:
     held = scheduler()
     late = job(deadline=1.0)
