@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from model.reference import greedy, next_logprobs
 from model.tokenizer import BOS, EOS, PAD, UNK
 from model.transformer import Transformer
 from service.engine import Engine, EngineSettings
+from service.tasks import Distribution, Finished, Generate, Generated, NewTokens, Options
 
 LETTERS = "abcdefghi"  # ids 4 to 12 of the source
 SYMBOLS = " ".join("ABCDEFG")  # ids 4 to 10 of the target
+LONG = Options(max_length=64, min_length=64)
 SOURCES = [[4, 5, 6], [9], [12, 11, 10, 9, 8, 7, 6, 5], [5] * 12]
 
 
@@ -70,3 +73,37 @@ def change_manifest(bundle: Bundle, **changes: Any) -> None:
     """Write other values into a manifest."""
     path = bundle.directory / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+
+
+def generate(source: list[int], **options: Any) -> Generate:
+    return Generate(source=tuple(source), options=Options(**{"max_length": 20} | options))
+
+
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.events: list[NewTokens | Finished] = []
+        self._missing, self._done = count, threading.Event()
+
+    def __call__(self, event: NewTokens | Finished) -> None:
+        self.events.append(event)
+        self._missing -= isinstance(event, Finished)
+        if not self._missing:
+            self._done.set()
+
+    def wait(self) -> dict[int, Any]:
+        """The answers by index, each heard once."""
+        assert self._done.wait(30)
+        finished = [event for event in self.events if isinstance(event, Finished)]
+        answers = {event.index: event.answer for event in finished}
+        assert len(answers) == len(finished)
+        return answers
+
+
+def without_timing(answer: Any) -> Any:
+    if isinstance(answer, Generated):
+        return answer.hypotheses
+    if isinstance(answer, Distribution):
+        return answer.logprobs.tobytes(), answer.prefix_logprobs
+    return answer.logprobs
