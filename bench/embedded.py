@@ -39,7 +39,7 @@ def over_http(arguments: list[str], mix: Mix, seconds: float) -> dict[str, Any]:
 
 def engine_alone(bundle: Path, texts: list[str], threads: int, precision: str) -> float:
     """The median milliseconds of a request through the engine alone, greedy, its text read and written."""
-    from service.tasks import Generate, Options
+    from service.engine.tasks import Generate, Options
 
     engine = OurEngine(bundle, precision, threads)
     taken = []

@@ -36,7 +36,7 @@ class OurEngine:
 
     def __init__(self, bundle: Path, precision: str, threads: int, lanes: int = 0) -> None:
         from export.bundle import read_bundle
-        from service.engine import Engine, EngineSettings
+        from service.engine.engine import Engine, EngineSettings
 
         settings = EngineSettings(
             provider="cpu", precision=precision, threads=threads, lanes=lanes, max_queue_requests=4096,
@@ -46,7 +46,7 @@ class OurEngine:
         self.service.start()
 
     def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
-        from service.tasks import Generate, Options
+        from service.engine.tasks import Generate, Options
 
         options = Options(beam_size=beam_size, max_length=length, min_length=length)
         tasks = [Generate(source=tuple(source), options=options) for source in sources]
@@ -55,7 +55,7 @@ class OurEngine:
 
     def run(self, tasks: list[Any]) -> list[Any]:
         """The answers to some tasks, in order; what went wrong with one is raised."""
-        from service.tasks import Finished
+        from service.engine.tasks import Finished
 
         found: dict[int, Any] = {}
         done = threading.Event()

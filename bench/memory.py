@@ -33,7 +33,7 @@ def resident() -> float:
 
 def load(bundle: Path, precision: str, requests: int) -> dict[str, Any]:
     """In a process of its own: before, loaded, and after so many requests."""
-    from service.engine import Engine, EngineSettings
+    from service.engine.engine import Engine, EngineSettings
 
     before = resident()
     engine = Engine(read_bundle(bundle), EngineSettings(precision=precision, max_queue_tokens=10**9))
@@ -49,7 +49,7 @@ def load(bundle: Path, precision: str, requests: int) -> dict[str, Any]:
 
 
 def task(engine: Any, rng: np.random.Generator) -> Any:
-    from service.tasks import Generate, NextToken, Options
+    from service.engine.tasks import Generate, NextToken, Options
 
     sizes, limits = engine.bundle.sizes, engine.bundle.limits
     source = tuple(rng.integers(4, sizes.source_vocab, rng.integers(1, min(40, limits["max_source_length"]))).tolist())

@@ -30,7 +30,7 @@ from export import signature
 from export.builder import GraphBuilder
 from export.bundle import Bundle, read_bundle
 from export.signature import Sizes
-from service.runtime import CPU, SLOWER
+from service.engine.runtime import CPU, SLOWER
 
 ROWS = (1, 4, 32, 64)
 CACHED = 12  # tokens

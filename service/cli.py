@@ -30,8 +30,8 @@ def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
 
 def run(settings: Settings) -> None:
     from service import logs  # the web framework is imported only once the settings are known to be good
-    from service.app import bundle_directory
-    from service.server import Server
+    from service.http.app import bundle_directory
+    from service.http.server import Server
 
     directory = bundle_directory(settings)
     if settings.bundle is None and not directory.is_dir():

@@ -23,15 +23,15 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from export.bundle import read_bundle
 from service import settings as room
-from service.answers import encode, generate_answer
-from service.bridge import Engine
+from service.engine.tasks import Finished, Generate, Generated, NewTokens
 from service.errors import InvalidFieldError, QueueFullError, ServiceError
-from service.holder import Served
+from service.http.answers import encode, generate_answer
+from service.http.bridge import Engine
+from service.http.models import Served
+from service.http.planning import input_seed, plan_generate
+from service.http.schemas import GenerateRequest, parse
 from service.info import find_bundle
-from service.plan import input_seed, plan_generate
-from service.schemas import GenerateRequest, parse
 from service.settings import Settings
-from service.tasks import Finished, Generate, Generated, NewTokens
 
 NOT_OPTIONS = ("inputs", "stream", "timeout_ms")  # fields of POST /v1/generate that have no flag
 SETTINGS = ("bundle", "provider", "precision", "threads", "lanes", "max_rows")
@@ -116,8 +116,8 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
 
 
 def load_engine(settings: Settings) -> Engine:
-    from service.engine import Engine as Decoder
-    from service.engine import EngineSettings
+    from service.engine.engine import Engine as Decoder
+    from service.engine.engine import EngineSettings
 
     engine: Engine = Decoder(read_bundle(find_bundle(settings.bundle)), EngineSettings.of(settings))
     engine.start()

@@ -13,8 +13,8 @@ import onnxruntime
 
 from export.bundle import Bundle, Variant, read_bundle
 from service import hardware
+from service.engine.runtime import fastest
 from service.errors import StartError
-from service.runtime import fastest
 from service.settings import DEFAULT_BUNDLE
 
 NAMES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}

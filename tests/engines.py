@@ -17,8 +17,8 @@ from model import tokenizer
 from model.reference import greedy, next_logprobs
 from model.tokenizer import BOS, EOS, PAD, UNK
 from model.transformer import Transformer
-from service.engine import Engine, EngineSettings
-from service.tasks import Distribution, Finished, Generate, Generated, NewTokens, Options
+from service.engine.engine import Engine, EngineSettings
+from service.engine.tasks import Distribution, Finished, Generate, Generated, NewTokens, Options
 
 LETTERS = "abcdefghi"  # ids 4 to 12 of the source
 SYMBOLS = " ".join("ABCDEFG")  # ids 4 to 10 of the target

@@ -18,8 +18,7 @@ import numpy as np
 from export.bundle import Bundle, Variant
 from export.signature import Sizes
 from model.tokenizer import learn
-from service.errors import CancelledError, DeadlineError, NotReadyError, QueueFullError
-from service.tasks import (
+from service.engine.tasks import (
     Array,
     Distribution,
     Finished,
@@ -35,6 +34,7 @@ from service.tasks import (
     Task,
     Timing,
 )
+from service.errors import CancelledError, DeadlineError, NotReadyError, QueueFullError
 from service.tokenizer import Tokenizer
 
 SPECIAL = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}

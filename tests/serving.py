@@ -15,8 +15,8 @@ from typing import Any
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 
-from service.app import create_app
-from service.server import Server, bind
+from service.http.app import create_app
+from service.http.server import Server, bind
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import attendant
-from service import app
+from service.http import app
 from service.settings import Settings, flag
 
 

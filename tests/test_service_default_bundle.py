@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 from export.bundle import Bundle, digest, read_bundle
 from export.verify import check_weights
 from model import checkpoint
-from service.app import create_app
-from service.engine import Engine
+from service.engine.engine import Engine
+from service.http.app import create_app
 from service.settings import DEFAULT_BUNDLE, Settings
 from tests.serving import events_of
 
@@ -62,7 +62,7 @@ def test_it_is_small_and_int8_is_a_third_of_fp32(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_it_answers_as_its_certificate_says(bundle: Bundle, precision: str) -> None:
-    from service.engine import EngineSettings
+    from service.engine.engine import EngineSettings
 
     described = Engine(bundle, EngineSettings(precision=precision)).describe()["certificate"]
     assert described["drift"] <= described["tolerance"]

@@ -17,13 +17,13 @@ import pytest
 
 from attendant import Parser, UsageError
 from service import generate as room
+from service.engine.tasks import Finished, Generate, Generated, NewTokens, Options
 from service.errors import QueueFullError
 from service.generate import FailedLinesError, GenerateUsageError, generate, lines_of, read_arguments, run
-from service.holder import Served
-from service.plan import plan_generate
-from service.schemas import GenerateRequest
+from service.http.models import Served
+from service.http.planning import plan_generate
+from service.http.schemas import GenerateRequest
 from service.settings import Settings, SettingsError
-from service.tasks import Finished, Generate, Generated, NewTokens, Options
 from tests.fake_engine import FakeEngine, make_bundle
 
 ROOT = Path(__file__).parent.parent
@@ -288,7 +288,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import attendant
-from service import cli, generate
+from service import cli
+from service import generate
 from tests.fake_engine import FakeEngine, make_bundle
 
 def load(_):

@@ -1,0 +1,98 @@
+"""Texts of a request to the ids that the engine takes. Nothing is cut short: what does not fit is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from export.bundle import Bundle
+from service.engine.tasks import Ids
+from service.errors import InvalidFieldError
+from service.tokenizer import Tokenizer
+
+CHARACTERS_PER_TOKEN = 64  # a text longer than this times its limit is refused before any work on it
+PIECES_NAMED = 5
+
+
+class Model(Protocol):
+    """What is needed of an engine to read texts for it."""
+
+    @property
+    def bundle(self) -> Bundle: ...
+    @property
+    def source(self) -> Tokenizer: ...
+    @property
+    def target(self) -> Tokenizer: ...
+
+
+def encode_source(engine: Model, text: str, field: str) -> Ids:
+    """The ids of a source text, without the end token."""
+    limit = engine.bundle.limits["max_source_length"]
+    ids = _encode(engine.source, text, field, limit)
+    if not ids:
+        raise InvalidFieldError(f"{field} is empty; give a text.", field)
+    if len(ids) > limit:
+        raise InvalidFieldError(f"{field} has {len(ids)} tokens; this model takes at most {limit}.", field)
+    _refuse_unknown(engine.source, text, ids, engine.bundle.special_ids["unk"], field)
+    return ids
+
+
+def encode_target(engine: Model, text: str | Sequence[str], field: str, limit: int | None = None) -> Ids:
+    """The ids of a target or of its beginning, text or tokens, without the end token; it may be empty.
+
+    `limit` is the most tokens with the end token, where the request sets one below the model's.
+    """
+    longest = engine.bundle.limits["max_target_length"]
+    limit = longest if limit is None else min(limit, longest)
+    if not isinstance(text, str):
+        _refuse_long_target(len(text), limit, field)
+        return tuple(_index(engine, token, f"{field}[{place}]") for place, token in enumerate(text))
+    ids = _encode(engine.target, text, field, limit)
+    _refuse_long_target(len(ids), limit, field)
+    _refuse_unknown(engine.target, text, ids, engine.bundle.special_ids["unk"], field)
+    return ids
+
+
+def _encode(tokenizer: Tokenizer, text: str, field: str, limit: int) -> Ids:
+    longest = CHARACTERS_PER_TOKEN * limit
+    if len(text) > longest:
+        raise InvalidFieldError(
+            f"{field} has {len(text)} characters; at most {limit} tokens fit, and a text of more than {longest} "
+            "characters is not even counted.",
+            field,
+        )
+    if not text.isascii() and (lone := _lone_surrogate(text)) is not None:
+        raise InvalidFieldError(
+            f"{field} has a lone surrogate (U+{ord(text[lone]):04X}, character {lone + 1}), which is no character; "
+            "send valid Unicode.",
+            field,
+        )
+    return tokenizer.encode(text)
+
+
+def _lone_surrogate(text: str) -> int | None:
+    return next((place for place, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+
+
+def _refuse_long_target(count: int, limit: int, field: str) -> None:
+    if count + 1 > limit:
+        raise InvalidFieldError(f"{field} has {count} tokens, {count + 1} with the end token; {limit} fit.", field)
+
+
+def _refuse_unknown(tokenizer: Tokenizer, text: str, ids: Ids, unknown: int, field: str) -> None:
+    if unknown not in ids:
+        return
+    pieces = list(dict.fromkeys(tokenizer.unknown_pieces(text)))
+    named = ", ".join(f"{piece[:40]!r}" for piece in pieces[:PIECES_NAMED])
+    more = f" and {len(pieces) - PIECES_NAMED} more" if len(pieces) > PIECES_NAMED else ""
+    raise InvalidFieldError(f"{field} has what the model's vocabulary lacks: {named}{more}; leave it out.", field)
+
+
+def _index(engine: Model, token: str, field: str) -> int:
+    # A lone surrogate is in no vocabulary, but the tokenizer cannot even be asked.
+    index = engine.target.index(token) if _lone_surrogate(token) is None else None
+    if index is None:
+        raise InvalidFieldError(f"{field} is {token[:40]!r}, which is no token of the model's target side.", field)
+    if index in engine.bundle.special_ids.values():
+        raise InvalidFieldError(f"{field} is {token!r}, a special token; only tokens of text can be given.", field)
+    return index

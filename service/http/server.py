@@ -1,0 +1,162 @@
+"""The server process: its socket, its signals, and an end that loses nothing.
+
+SIGTERM, SIGINT    not ready any more; what was accepted finishes within the grace period; then the end
+the same again     the end at once
+SIGHUP             reload the bundle
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.errors import ServiceError, StartError
+from service.http.app import create_app
+from service.http.connection import LARGEST_HEADERS, protocol_class
+from service.http.models import Holder, Load, Served
+from service.settings import Settings
+
+BACKLOG = 2048  # connections not accepted yet
+LAST_BYTES_SECONDS = 5  # for answers to reach slow clients, once there is nothing more to compute
+
+log = logging.getLogger("attendant")
+
+
+class Server(uvicorn.Server):
+    def __init__(self, settings: Settings, load: Load | None = None, announce: Callable[[str], None] = print) -> None:
+        self.app: FastAPI = create_app(settings, load=load, failed=self._fail)
+        config = uvicorn.Config(
+            self.app,
+            lifespan="on",
+            http=protocol_class(),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.keep_alive_seconds,
+            timeout_graceful_shutdown=LAST_BYTES_SECONDS,
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=LARGEST_HEADERS,
+        )
+        super().__init__(config)
+        self.failure: Exception | None = None
+        self._settings, self._announce = settings, announce
+        self._announced = self._stop = self._reload = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._reloads: set[asyncio.Task[None]] = set()
+        self.address = ""
+
+    @property
+    def holder(self) -> Holder:
+        holder: Holder = self.app.state.holder
+        return holder
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to stop; what kept the model from being loaded is raised."""
+        sockets = sockets or [bind(self._settings.host, self._settings.port)]
+        self.address = _url(sockets[0])
+        super().run(sockets)
+        if self.failure is not None:
+            raise self.failure
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Only a note is taken in a signal handler, on which the loop acts; the second time, the signal has its way."""
+        if self._stop:
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self._stop = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
+                yield
+                return
+            before = signal.signal(signal.SIGHUP, self.handle_hangup)
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGHUP, before)
+
+    def handle_hangup(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._reload = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._stop and self._stopping is None:
+            self._stopping = asyncio.create_task(self._drain())
+        if self._reload:
+            self._reload = False
+            task = asyncio.create_task(self._reload_bundle())
+            self._reloads.add(task)
+            task.add_done_callback(self._reloads.discard)
+        if self.holder.ready and not self._announced:
+            self._announced = True
+            self._announce(self._greeting(self.holder.get()))
+        return await super().on_tick(counter)
+
+    async def _drain(self) -> None:
+        log.info("stopping: finishing %d requests within %g s", self._active(), self._settings.grace_seconds)
+        await self.holder.close(self._settings.grace_seconds)
+        for _ in range(LAST_BYTES_SECONDS * 100):
+            if not self._active():
+                break
+            await asyncio.sleep(0.01)
+        self.should_exit = True
+
+    async def _reload_bundle(self) -> None:
+        try:
+            await self.holder.reload(None)
+        except ServiceError as error:
+            log.error("reload: %s", error)
+        except Exception:
+            log.exception("reload failed")
+
+    def _active(self) -> int:
+        return int(self.app.state.traffic.active)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure, self.should_exit = error, True
+
+    def _greeting(self, served: Served) -> str:
+        described = served.description
+        threads = "1 thread" if described["threads"] == 1 else f"{described['threads']} threads"
+        return (
+            f"Attendant listens on {self.address}: model {served.name}, {described['precision']} on "
+            f"{described['provider']}, {threads}."
+        )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or a sentence."""
+    listening = None
+    try:
+        found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        # The protocol is named because asyncio sends small packets at once only where it sees that it is TCP.
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        return listening
+    except OSError as error:
+        if listening is not None:
+            listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(f"port {port} of {host} is in use; choose another with --port.") from None
+        raise StartError(f"cannot listen on {host}, port {port}: {error.strerror}; see --host and --port.") from None
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

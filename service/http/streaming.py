@@ -1,0 +1,50 @@
+"""Server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.http.answers import Json, encode
+from service.http.bridge import Events
+from service.http.middleware import record_of
+
+EVENT_STREAM = "text/event-stream"
+HEADERS = [
+    (b"content-type", EVENT_STREAM.encode()),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # a proxy in between passes each event on at once
+]
+
+
+def server_sent(name: str, data: Any) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + encode(data) + b"\n\n"
+
+
+def error_event(error: Json) -> bytes:
+    return server_sent("error", error)
+
+
+class EventStream(Response):
+    """An answer in chunks. What goes wrong before the first has its status, and later an event of its own."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], events: Events, error: Callable[[Json], bytes]) -> None:
+        super().__init__()
+        self._chunks, self._events, self._error = chunks, events, error
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        try:
+            begun = False
+            async for chunk in self._chunks:
+                if not begun:
+                    record_of(scope).error_event = self._error
+                    await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+                    begun = True
+                if chunk:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._events.close()
