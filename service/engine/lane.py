@@ -131,7 +131,7 @@ class Lane:
         first, job.told = job.told, len(sure.ids)
         if first == 0 and self.metrics:
             self.metrics.first_token_seconds(now - job.submitted)
-        job.listener(NewTokens(job.index, tuple(sure.ids[first:]), tuple(sure.logprobs[first : job.told])))
+        job.on_event(NewTokens(job.index, tuple(sure.ids[first:]), tuple(sure.logprobs[first : job.told])))
 
     def _answer(self, job: Job, now: float, cut_short: bool = False) -> None:
         """The one outcome of a job."""

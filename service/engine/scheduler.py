@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from service.engine.beam import GenerateSearch
 from service.engine.search import NextTokenSearch, ScoreSearch
-from service.engine.tasks import Finished, Listener, Task
+from service.engine.tasks import EventCallback, Finished, Task
 from service.errors import CancelledError, InvalidFieldError, NotReadyError, QueueFullError
 
 LONGEST_RETRY = 60  # seconds
@@ -33,7 +33,7 @@ class Job:
 
     task: Task
     index: int  # among those submitted together
-    listener: Listener
+    on_event: EventCallback
     deadline: float | None  # of time.monotonic()
     submitted: float
     search: GenerateSearch | ScoreSearch | NextTokenSearch
@@ -55,11 +55,11 @@ class Job:
         """Tell of its one outcome."""
         if not self.finished:
             self.finished = True
-            self.listener(Finished(self.index, answer))  # type: ignore[arg-type]
+            self.on_event(Finished(self.index, answer))  # type: ignore[arg-type]
 
 
-class Ticket:
-    """What was submitted together, for whoever may give it up."""
+class SubmittedJobs:
+    """Jobs that were submitted together: what `Submission` is to whoever submitted them."""
 
     def __init__(self, jobs: Sequence[Job], scheduler: Scheduler) -> None:
         self._jobs, self._scheduler = jobs, scheduler
@@ -94,7 +94,7 @@ class Scheduler:
         """Whether no other lane has anything to do."""
         return not any(jobs for other, jobs in enumerate(self.running) if other != lane)
 
-    def submit(self, jobs: Sequence[Job]) -> Ticket:
+    def submit(self, jobs: Sequence[Job]) -> SubmittedJobs:
         """All or none."""
         cost, rows = sum(job.task.cost for job in jobs), max(job.task.rows for job in jobs)
         if rows > self.max_rows:
@@ -123,7 +123,7 @@ class Scheduler:
             self._waiting_tokens += cost
             self._waiting_rows += sum(job.task.rows for job in jobs)
             self._changed.notify_all()
-        return Ticket(jobs, self)
+        return SubmittedJobs(jobs, self)
 
     def retry_after(self) -> int:
         """Whole seconds until half of the queue is done, at the rate that was measured."""

@@ -141,4 +141,4 @@ class Finished:
     answer: Answer | Exception  # DeadlineError, CancelledError, NotReadyError, or what went wrong
 
 
-Listener = Callable[[NewTokens | Finished], None]  # called in the engine's thread: quick, and never raising
+EventCallback = Callable[[NewTokens | Finished], None]  # called in the engine's thread: quick, and never raising
