@@ -26,13 +26,13 @@ from service.engine.sampling import SampleSearch
 from service.engine.scheduler import Job, Scheduler, SubmittedJobs
 from service.engine.search import NextTokenSearch, ScoreSearch, Special
 from service.engine.tasks import (
-    Answer,
     Distribution,
     EventCallback,
     Finished,
     Generate,
     NewTokens,
     NextToken,
+    Result,
     Score,
     Scored,
     Task,
@@ -148,7 +148,7 @@ class Engine:
         for lane in self._lanes:
             lane.turn()
 
-    def run(self, tasks: Sequence[Task]) -> list[Answer]:
+    def run(self, tasks: Sequence[Task]) -> list[Result]:
         """Answers in order, in this thread: for the certificate, before the engine is started."""
         answers: list[Any] = [None] * len(tasks)
 

@@ -96,7 +96,7 @@ class Scheduler:
 
     def submit(self, jobs: Sequence[Job]) -> SubmittedJobs:
         """All or none."""
-        cost, rows = sum(job.task.cost for job in jobs), max(job.task.rows for job in jobs)
+        cost, rows = sum(job.task.token_budget for job in jobs), max(job.task.rows for job in jobs)
         if rows > self.max_rows:
             raise InvalidFieldError(
                 f"{rows} hypotheses at once are more than the {self.max_rows} that this server decodes together; "
@@ -177,7 +177,7 @@ class Scheduler:
                 if not gone and (not fits or (admitted and tokens + length > most_tokens)):
                     break
                 self._waiting.popleft()
-                self._waiting_tokens -= job.task.cost
+                self._waiting_tokens -= job.task.token_budget
                 self._waiting_rows -= job.task.rows
                 if gone:
                     passed.append(job)
@@ -219,7 +219,7 @@ class Scheduler:
         with self._changed:
             self.running[lane] = [job for job in self.running[lane] if id(job) not in left]
             seconds, self._rated = max(now - self._rated, 1e-6), now
-            rate = sum(job.task.cost for job in jobs) / seconds
+            rate = sum(job.task.token_budget for job in jobs) / seconds
             self._rate = rate if not self._rate else RATE_MEMORY * self._rate + (1 - RATE_MEMORY) * rate
             if self._closed or (self._waiting and len(self.running) > 1):
                 self._changed.notify_all()  # what is next may now be for a lane that sleeps

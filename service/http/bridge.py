@@ -8,21 +8,21 @@ from contextlib import suppress
 from typing import Any
 
 from service.engine.interface import EngineInterface
-from service.engine.tasks import Answer, Finished, Generate, NewTokens, Task
+from service.engine.tasks import Finished, Generate, NewTokens, Result, Task
 from service.errors import CancelledError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 WATCH_AFTER = 0.01  # seconds; most answers are there before it pays to look whether the client still is
 
 
-async def ask(engine: EngineInterface, tasks: Sequence[Task], deadline: float | None, receive: Receive) -> list[Answer]:
+async def ask(engine: EngineInterface, tasks: Sequence[Task], deadline: float | None, receive: Receive) -> list[Result]:
     """The answers in the order of the tasks; the first failure cancels the rest and is raised.
 
     A client that leaves cancels all of them: CancelledError.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    found: dict[int, Answer] = {}
+    found: dict[int, Result] = {}
 
     def settle(failure: Exception | None = None) -> None:
         if not done.done():
@@ -55,7 +55,7 @@ class Events:
 
     def __init__(self, engine: EngineInterface, task: Generate, deadline: float | None, receive: Receive) -> None:
         loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[NewTokens | Answer | Exception] = asyncio.Queue()
+        self._queue: asyncio.Queue[NewTokens | Result | Exception] = asyncio.Queue()
         put = self._queue.put_nowait
 
         def hear(event: NewTokens | Finished) -> None:
@@ -64,7 +64,7 @@ class Events:
         self._ticket = engine.submit([task], hear, deadline)
         self._watch = _Watch(loop, receive, lambda: put(CancelledError()))
 
-    async def get(self) -> NewTokens | Answer:
+    async def get(self) -> NewTokens | Result:
         """Tokens as they become certain, then the answer; a client that leaves: CancelledError."""
         event = await self._queue.get()
         if isinstance(event, Exception):

@@ -187,7 +187,7 @@ def _check_limits(request: CompletionRequest, served: Served, settings: Settings
 
 def _check_price(tasks: Sequence[Task], served: Served) -> None:
     """A request that could not even wait alone is refused for good, not told to try again."""
-    cost, most = sum(task.cost for task in tasks), served.description.max_queue_tokens
+    cost, most = sum(task.token_budget for task in tasks), served.description.max_queue_tokens
     if cost > most:
         sentence = (
             f"may take {cost} tokens in all, and the service takes {most} at once; send fewer texts, or lower n, "

@@ -139,7 +139,7 @@ def _combinations(request: GenerateRequest) -> list[Problem]:
 
 def _price(tasks: Sequence[Task], served: Served) -> list[Problem]:
     """A request that could not even wait alone is refused for good, not told to try again."""
-    cost, most = sum(task.cost for task in tasks), served.description.max_queue_tokens
+    cost, most = sum(task.token_budget for task in tasks), served.description.max_queue_tokens
     if cost > most:
         sentence = (
             f"The request may take {cost} tokens (inputs x hypotheses x max_length, and the sources); the service "
