@@ -18,13 +18,13 @@ SOURCE_LENGTH, TARGET_LENGTH = 20, 24  # tokens of a measured request, the sourc
 
 
 @dataclass(frozen=True)
-class Result:
+class Answer:
     ids: tuple[int, ...]
     score: float  # summed log-probability over length; 0 where it was not asked for
 
 
 class Engine(Protocol):
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Result]:
+    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
         """The best target of `length` tokens of each source: the end token neither comes before nor after."""
         ...
 
@@ -45,13 +45,13 @@ class OurEngine:
         self.service = Engine(read_bundle(bundle), settings)
         self.service.start()
 
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Result]:
+    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
         from service.engine.tasks import Generate, Options
 
         options = Options(beam_size=beam_size, max_length=length, min_length=length)
         tasks = [Generate(source=tuple(source), options=options) for source in sources]
         best = [outcome.hypotheses[0] for outcome in self.run(tasks)]
-        return [Result(hypothesis.ids, hypothesis.score if scores else 0.0) for hypothesis in best]
+        return [Answer(hypothesis.ids, hypothesis.score if scores else 0.0) for hypothesis in best]
 
     def run(self, tasks: list[Any]) -> list[Any]:
         """The answers to some tasks, in order; what went wrong with one is raised."""
@@ -88,7 +88,7 @@ class CTranslate2Engine:
             str(model), device="cpu", compute_type=compute_type, inter_threads=1, intra_threads=threads
         )
 
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Result]:
+    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
         results = self._translator.translate_batch(
             [peer_tokens(source) for source in sources],
             max_batch_size=0,
@@ -99,7 +99,7 @@ class CTranslate2Engine:
             max_decoding_length=length,
             return_scores=scores,
         )
-        return [Result(peer_ids(result.hypotheses[0]), result.scores[0] if scores else 0.0) for result in results]
+        return [Answer(peer_ids(result.hypotheses[0]), result.scores[0] if scores else 0.0) for result in results]
 
     def close(self) -> None:
         self._translator.unload_model()
