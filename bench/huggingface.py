@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from bench.engines import Result, Source
+from bench.engines import Answer, Source
 from bench.quick import WORKS
 from bench.race import UnequalError, race, show_row
 from bench.record import RESULTS, warn_of_few_cores, write_record
@@ -116,7 +116,7 @@ class GenerateEngine:
             options.intra_op_num_threads = threads
             self._model = ORTModelForSeq2SeqLM.from_pretrained(path, export=True, session_options=options)
 
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Result]:
+    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
         ids = [[*source, EOS] for source in sources]
         longest = max(map(len, ids))
         padded = self._torch.tensor([row + [PAD] * (longest - len(row)) for row in ids])
@@ -128,7 +128,7 @@ class GenerateEngine:
             )  # fmt: skip
         totals = found.sequences_scores.tolist() if scores and beam_size > 1 else [0.0] * len(sources)
         rows = found.sequences[:, 1:].tolist()
-        return [Result(tuple(row), total) for row, total in zip(rows, totals, strict=True)]
+        return [Answer(tuple(row), total) for row, total in zip(rows, totals, strict=True)]
 
     def close(self) -> None: ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.engines import SOURCE_LENGTH, TARGET_LENGTH, Result, sources
+from bench.engines import SOURCE_LENGTH, TARGET_LENGTH, Answer, sources
 from bench.worker import Worker
 
 SETTLE = 0.05  # seconds between turns, in which threads that spin for more work fall asleep
@@ -108,7 +108,7 @@ def race(
     return [row_of(work, best[work], rounds) for work in works]
 
 
-def check_equal(work: Work, answers: dict[tuple[str, str], list[Result]]) -> None:
+def check_equal(work: Work, answers: dict[tuple[str, str], list[Answer]]) -> None:
     """Ours in f32 has the tokens of every other engine in f32."""
     ours = answers.get(("ours", "fp32"), [])
     for (kind, precision), theirs in answers.items():

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.engines import Result, Source, make_engine
+from bench.engines import Answer, Source, make_engine
 
 ROOT = Path(__file__).parent.parent
 LONGEST_WAIT = 5.0  # seconds for a closing process to end
@@ -35,10 +35,10 @@ class Worker:
 
     def answer(
         self, sources: list[Source], beam_size: int, length: int, scores: bool = False
-    ) -> tuple[float, list[Result]]:
+    ) -> tuple[float, list[Answer]]:
         """The seconds that it took, and the answers."""
         found = self._ask({"sources": sources, "beam_size": beam_size, "length": length, "scores": scores})
-        return found["seconds"], [Result(tuple(ids), score) for ids, score in found["answers"]]
+        return found["seconds"], [Answer(tuple(ids), score) for ids, score in found["answers"]]
 
     def memory(self) -> dict[str, int]:
         """Resident bytes, now and at most."""
