@@ -43,9 +43,9 @@ class ModelConfig:
     activation: str = "relu"
     tie: str = "auto"  # three: both embeddings and the output; two: target embedding and output; none
     bias: bool = True  # biases in projections, feed-forward and LayerNorm
-    dropout: float = 0.1  # share of each sub-layer's output, and of embeddings plus positions, set to 0
-    attention_dropout: float = 0.1  # share of the attention weights set to 0
-    ff_dropout: float = 0.1  # share of the feed-forward's inner features set to 0
+    dropout: float = 0.1  # p, on each sub-layer's output and on embeddings plus positions
+    attention_dropout: float = 0.1  # p, on the attention weights
+    ff_dropout: float = 0.1  # p, on the feed-forward's inner features
     max_length: int = 512  # tokens of one side, the end token included
 
     def problems(self) -> list[str]:
@@ -85,7 +85,7 @@ class TrainConfig:
     schedule: str = "paper"  # paper: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5); cosine and trapezoid end at 0
     learning_rate: float = 1.0  # the schedule's factor: its peak for cosine and trapezoid
     warmup: int = 4000  # updates
-    decay: float = 0.3  # trapezoid: the share of the updates over which the rate falls to 0
+    decay: float = 0.3  # trapezoid: the fraction of the updates, at the end, over which the rate falls to 0
     momentum: float = 0.9  # optimizer=momentum, muon
     beta1: float = 0.9  # optimizer=adam, and where muon uses it
     beta2: float = 0.98  # optimizer=adam

@@ -51,8 +51,8 @@ def cosine_rate(step: int, steps: int, warmup: int) -> float:
     """Up to 1 in a straight line over the warm-up, down to 0 along half a cosine."""
     if step < warmup:
         return step / warmup
-    share = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return (1 + math.cos(math.pi * share)) / 2
+    done = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return (1 + math.cos(math.pi * done)) / 2
 
 
 def trapezoid_rate(step: int, steps: int, warmup: int, decay: float) -> float:
