@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from model.config import TrainConfig
+from model.device import pick_precision
 from model.muon import Muon
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The one that is named, fused where torch has it so; the schedule sets the rate of each step."""
+    """The optimizer that `config` names, fused where torch has one; the caller sets the rate of each step."""
     c, decay = config, config.weight_decay
     if c.optimizer == "muon":
         return _make_muon(model, c)
@@ -39,7 +40,9 @@ def _make_muon(model: nn.Module, config: TrainConfig) -> Muon:
         else:
             others.append(parameter)
     betas = (config.beta1, config.beta2)
-    return Muon(matrices, others, config.momentum, betas, config.epsilon, config.weight_decay)
+    precision = pick_precision(config.precision, next(model.parameters()).device)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return Muon(matrices, others, config.momentum, betas, config.epsilon, config.weight_decay, dtype)
 
 
 def paper_rate(step: int, d_model: int, warmup: int) -> float:
