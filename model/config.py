@@ -86,6 +86,8 @@ class TrainConfig:
     steps: int = 100_000  # optimizer updates
     batch_tokens: int = 8192  # padded tokens of a batch: rows * (longest source + longest target)
     accumulate: int = 1  # batches per update
+    one_target: bool = False  # a pass takes one of a source's consecutive targets: the first in half of the passes
+    teacher_weight: float = 0.5  # with --distilled: weight of the teachers' distribution; the rest is the true target's
     optimizer: str = "adam"
     schedule: str = "paper"  # paper: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5); cosine and trapezoid end at 0
     learning_rate: float = 0.0  # cosine, trapezoid: the peak; paper: a factor; 0: 1e-3, 1e-3 and 1
@@ -132,8 +134,9 @@ class TrainConfig:
         for name in ("epsilon", "weight_decay", "clip", "patience", "seed", "validate_sources"):
             if getattr(self, name) < 0:
                 found.append(f"{name} must not be negative, not {getattr(self, name)}")
-        if not 0 <= self.decay <= 1:
-            found.append(f"decay must be in [0, 1], not {self.decay}")
+        for name in ("decay", "teacher_weight"):
+            if not 0 <= getattr(self, name) <= 1:
+                found.append(f"{name} must be in [0, 1], not {getattr(self, name)}")
         try:
             re.compile(self.select_ignore)
         except re.error as error:
