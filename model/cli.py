@@ -28,10 +28,9 @@ def data(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def train(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("--data", type=Path, metavar="TSV", help="lines of source<TAB>target")
-    parser.add_argument(
-        "--distilled", type=Path, metavar="DIR", help="what attendant distill wrote, in place of --data"
-    )
+    pairs = parser.add_mutually_exclusive_group(required=True)
+    pairs.add_argument("--data", type=Path, metavar="TSV", help="lines of source<TAB>target")
+    pairs.add_argument("--distilled", type=Path, metavar="DIR", help="what attendant distill wrote")
     parser.add_argument("--valid", required=True, type=Path, metavar="TSV", help="held-out lines, to validate on")
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="the directory of the run")
     parser.add_argument("--preset", default="base", metavar="NAME", help="tiny, g2p, base or big (default: base)")
@@ -44,8 +43,6 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
 
     from model import config, teachers, tokenizer
 
-    if (options.data is None) == (options.distilled is None):
-        raise ConfigError("attendant train takes --data TSV, or --distilled DIR in its place.")
     if options.distilled and (options.tokenizer or options.source_tokenizer or options.target_tokenizer):
         raise ConfigError("--distilled brings the teachers' tokenizers; leave out those that are named.")
     if options.tokenizer and (options.source_tokenizer or options.target_tokenizer):
