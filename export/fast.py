@@ -3,6 +3,8 @@
 `GroupQueryAttention` takes a position for each row and looks at no more than a row has. Over a row's own tokens it
 writes the new key and value into the cache, where past and present are one buffer; over its source there is nothing new
 to write. In the int8 variant it reads keys and values of 8 bits, with a scale for each channel that is fixed at export.
+With one query `causal=0` is the same function, computed by a kernel that never splits a row's keys over threads: the
+causal one does so for a lone row, and then rounds otherwise than in a batch (docs/decisions/005).
 The encoder has `MultiHeadAttention`, which takes the lengths of the sources; its bits for a query depend on whether the
 query is alone, so `source` is at least two wide.
 """
@@ -72,9 +74,8 @@ class FastAttention(Parts):
         if scales:
             inputs = [*inputs, "", "", "", "", "", *scales]
         heads = self.config.heads
-        found: list[str] = self.g.op(
-            "GroupQueryAttention", *inputs, outputs=3, domain=CONTRIB, num_heads=heads, kv_num_heads=heads, **attributes
-        )
+        attributes |= {"num_heads": heads, "kv_num_heads": heads, "causal": 0}
+        found: list[str] = self.g.op("GroupQueryAttention", *inputs, outputs=3, domain=CONTRIB, **attributes)
         return found
 
     def cache_scales(self, product: str) -> tuple[list[str], dict[str, Any]]:  # noqa: ARG002
