@@ -160,7 +160,7 @@ def test_a_step_whose_past_has_no_slot_for_the_new_token_fails(graph: str, past:
         if value.kind == "cache":
             slots = 4 if value.name.startswith("cross_") else past
             feeds[value.name] = np.ones((rows, sizes.heads, slots, sizes.head), np.float32)
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="out of|must be positive"):
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=r"out of|must be positive"):
         run.run(["logprobs"], feeds)
 
 
