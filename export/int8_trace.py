@@ -51,7 +51,8 @@ class TracingRunner(Runner):
         for name, levels in outputs.items():
             if levels.dtype == np.int8 and name.startswith(("cross_", "present_")):
                 kind, side, layer = name.split("_")
-                joined = levels.transpose(0, 2, 1, 3).reshape(len(levels), levels.shape[2], -1)  # (B, L, D)
+                used = levels.shape[2] if kind == "cross" else int(feeds["position"].max()) + 1  # slots with a token
+                joined = levels[:, :, :used].transpose(0, 2, 1, 3).reshape(len(levels), used, -1)  # (B, L, D)
                 attention = "cross_attention" if kind == "cross" else "self_attention"
                 self._seen[f"decoder.{layer}.{attention} {side}"] = [joined]  # the last step holds all before it
         return outputs
