@@ -26,7 +26,7 @@ class TracingRunner(Runner):
         self.sessions: dict[str, ort.InferenceSession] = {}
         self._products: dict[str, dict[str, list[str]]] = {}  # graph: value: the products that read it
         self._seen: dict[str, list[Array]] = {}
-        for graph in (f"{self.kind}encoder", f"{self.kind}step", "full"):
+        for graph in (f"{self.kind}encoder", f"{self.kind}step") if self.kind else ("encoder", "step", "full"):
             model = onnx.load(str(graphs[graph]), load_external_data=False)
             read: dict[str, list[str]] = {}
             for node in model.graph.node:

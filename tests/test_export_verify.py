@@ -17,6 +17,7 @@ import attendant
 from export import convert
 from export.bundle import BundleError, read_bundle
 from export.convert import VerificationError
+from export.quantize import Int8Parts
 from export.samples import Samples, read_samples
 from export.verify import verify
 from model.checkpoint import TrainedModel, load_trained
@@ -164,12 +165,33 @@ def test_nothing_is_written_if_the_proof_fails(run: Path, tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_int8_graphs_whose_builder_forgets_the_decoders_output_biases_are_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of the builder, which a comparison with what it builds cannot see, and a certificate hardly."""
+    product = Int8Parts.product
+
+    def forgetful(self: Int8Parts, x: str, name: str, weight: Any, bias_name: str, bias: Any, unit: Any = None) -> str:
+        forgets = name.startswith("decoder.") and name.endswith(("project_out.weight", "narrow.weight"))
+        return product(self, x, name, weight, bias_name, 0 * bias if forgets else bias, unit)
+
+    monkeypatch.setattr(Int8Parts, "product", forgetful)
+    with pytest.raises(VerificationError) as caught:
+        convert.convert(run, tmp_path / "out", "small", variants=("int8",))
+    problems = str(caught.value).splitlines()[1:]
+    assert all("levels" in problem or "logprobs" in problem for problem in problems)
+    assert any("int8 fast levels token by token are off" in problem for problem in problems)
+
+
 def test_an_existing_bundle_stays_unless_forced(good: Path, run: Path) -> None:
     with pytest.raises(BundleError, match="--force"):
         convert.convert(run, good, "small")
 
 
-def test_exporting_twice_gives_the_same_bytes(good: Path, run: Path, tmp_path: Path) -> None:
+def test_exporting_twice_gives_the_same_bytes(
+    good: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert, "verify", lambda *_: [])  # it writes nothing
     convert.convert(run, tmp_path / "again", "small", variants=("fp32", "int8", "fp16"))
     for path in sorted(p for p in good.rglob("*") if p.is_file()):
         assert path.read_bytes() == (tmp_path / "again" / path.relative_to(good)).read_bytes()
