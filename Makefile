@@ -81,7 +81,7 @@ baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored 
 	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json
 
 card: .venv/all $(DATA)/train.tsv ## the default model's results, curves and card, from its weights and the baseline
-	$(BIN)/python -m bench.card --model model/default --data $(DATA) --baseline bench/results/phonetisaurus.json
+	$(BIN)/python -m bench.card --model model/default --bundle service/default_bundle --data $(DATA) --baseline bench/results/phonetisaurus.json
 
 image: ## the service's image, with docker
 	docker build --file deploy/Dockerfile --target runtime --tag attendant:0.1.0 .

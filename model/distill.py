@@ -51,12 +51,14 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
         raise ConfigError(
             "--words needs --held-out: the validation and test files, whose sources must not be labelled."
         )
+    for path in plan.words:
+        _lines(path)
     described = describe(plan)
     if plan.out.exists():
         return _check_same(plan.out, described)
     trained = load_teachers(plan.teachers)
     models, limit = [each.model for each in trained], min(each.config.max_length for each in trained)
-    pairs = [pair for pair in dict.fromkeys(read_pairs(plan.data)) if _fits(pair, trained[0], limit)]
+    pairs = [pair for pair in dict.fromkeys(read_pairs(plan.data)) if fits(pair, trained[0], limit)]
     words, counts = unlabelled_words(plan, {source for source, _ in pairs}, trained[0], limit)
     labelled = label(models, words, trained[0], plan.min_probability)
     described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labelled)}
@@ -92,8 +94,7 @@ def unlabelled_words(
 ) -> tuple[list[str], dict[str, int]]:
     """The words of the files that are in no corpus and that the model can read; how many of the others there were."""
     held_out = {source for tsv in plan.held_out for source, _ in read_pairs(tsv)}
-    lines = [line.strip() for path in plan.words for line in path.read_text(encoding="utf-8").splitlines()]
-    words = list(dict.fromkeys(line for line in lines if line))
+    words = list(dict.fromkeys(line.strip() for path in plan.words for line in _lines(path) if line.strip()))
     unheard = [word for word in words if word not in known and word not in held_out]
     readable = [word for word in unheard if UNK not in (ids := trained.source.encode(word)) and len(ids) < limit]
     return readable, {
@@ -115,7 +116,7 @@ def label(models: list[Transformer], words: list[str], trained: TrainedModel, le
         (word, text)
         for word, *texts in zip(words, *answers, strict=True)
         for text in dict.fromkeys(texts)
-        if text.strip() and _fits((word, text), trained, limit) and UNK not in trained.target.encode(text)
+        if text.strip() and fits((word, text), trained, limit) and UNK not in trained.target.encode(text)
     ]
     best: dict[str, tuple[float, str]] = {}
     for (word, text), logprob in zip(candidates, log_probabilities(models, candidates, trained), strict=True):
@@ -184,6 +185,15 @@ def _describe_teacher(run: Path) -> dict[str, Any]:
     }
 
 
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} cannot be read: {error}; --words takes text files with a source on each line."
+        ) from None
+
+
 def _check_same(out: Path, described: dict[str, Any]) -> dict[str, Any]:
     found = read_description(out)
     if any(found[name] != value for name, value in described.items()):
@@ -191,5 +201,6 @@ def _check_same(out: Path, described: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _fits(pair: Pair, trained: TrainedModel, limit: int) -> bool:
+def fits(pair: Pair, trained: TrainedModel, limit: int) -> bool:
+    """Whether both sides, with their end tokens, have at most `limit` tokens."""
     return max(len(trained.source.encode(pair[0])), len(trained.target.encode(pair[1]))) < limit

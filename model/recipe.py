@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model import checkpoint
-from model.config import PRESETS, build, to_json
+from model.config import PRESETS, build, model_from_json, to_json, train_from_json
 from model.history import phases, read_history
 
 DATA, RUNS = "runs/data", "runs"
@@ -40,7 +40,9 @@ def train_command(config: dict[str, Any]) -> str:
 
 def nearest_preset(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The preset with the fewest other values, and these values of the run."""
-    options = {k: v for k, v in {**config["model"], **config["train"]}.items() if not k.endswith("_vocab")}
+    path = Path(checkpoint.CONFIG)  # an option that the run's version did not know has its default
+    options = to_json(model_from_json(config["model"], path)) | to_json(train_from_json(config["train"], path))
+    options = {name: value for name, value in options.items() if not name.endswith("_vocab")}
     found = {}
     for preset in PRESETS:
         model, train = build(preset, {})
