@@ -79,8 +79,8 @@ def generate(source: list[int], **options: Any) -> Generate:
     return Generate(source=tuple(source), options=Options(**{"max_length": 20} | options))
 
 
-class Heard:
-    """A listener that keeps what it hears."""
+class Callback:
+    """A callback that keeps its events."""
 
     def __init__(self, count: int = 1) -> None:
         self.events: list[NewTokens | Finished] = []
@@ -93,7 +93,7 @@ class Heard:
             self._done.set()
 
     def wait(self) -> dict[int, Any]:
-        """The answers by index, each heard once."""
+        """The answers by index, each callback once."""
         assert self._done.wait(30)
         finished = [event for event in self.events if isinstance(event, Finished)]
         answers = {event.index: event.answer for event in finished}
