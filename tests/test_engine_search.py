@@ -353,10 +353,34 @@ def test_a_row_gives_the_same_tokens_whether_the_graph_has_enough_of_them_or_not
     assert row(values, 1).top(4) == row(values, 5).top(4)
 
 
-@pytest.mark.parametrize("options", [{"temperature": 1.0, "top_k": 5}, {"temperature": 1.0, "top_p": 0.5}], ids=str)
-def test_sampling_asks_the_graph_for_no_candidates_however_large_its_top_k(options: dict[str, Any]) -> None:
-    search = make_search(SPECIAL, Generate(source=(), options=Options(max_length=6, **options)))
-    assert search.wanted() == 1
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 99),
+    top_k=st.integers(1, 7),
+    top_p=st.sampled_from([None, 0.7]),
+    penalty=st.sampled_from([0.7, 1.0, 1.4]),
+    ngram=st.integers(0, 2),
+    minimum=st.integers(0, 3),
+)
+def test_a_sample_is_the_same_from_the_graphs_top_k_and_from_the_whole_distribution(
+    seed: int, top_k: int, top_p: float | None, penalty: float, ngram: int, minimum: int
+) -> None:
+    options = Options(
+        temperature=1.3,
+        num_hypotheses=2,
+        max_length=6,
+        seed=seed,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=penalty,
+        no_repeat_ngram_size=ngram,
+        min_length=minimum,
+    )
+    searches = [SampleSearch(SPECIAL, Generate(source=(), options=options)) for _ in range(2)]
+    for search, graph_top_k in zip(searches, (VOCABULARY, 1), strict=True):
+        while not search.done:
+            search.advance([row(table(seed)(tuple(live.ids)), graph_top_k) for live in search.live])
+    assert searches[0].best() == searches[1].best()
 
 
 def test_when_time_is_up_the_best_so_far_is_answered() -> None:

@@ -30,12 +30,12 @@ class GenerateSearch(Search):
         return self.options.beam_size - len(self.ended)
 
     def wanted(self) -> int:
-        return max(self._needed(), self.top_logprobs)
+        return max(self._needed(self.beams_left), self.top_logprobs)
 
-    def _needed(self) -> int:
-        """How many of a row's most probable tokens hold enough that may be chosen."""
+    def _needed(self, count: int) -> int:
+        """How many of a row's most probable tokens are sure to hold `count` that may be chosen."""
         options, length = self.options, self.position
-        count = self.beams_left + 2 + (length < options.min_length)  # padding, start, the end token while too early
+        count += 2 + (length < options.min_length)  # padding, start, and the end token while it is too early
         if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
             count += length
         return count
@@ -47,7 +47,8 @@ class GenerateSearch(Search):
         return self._stop()
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
-        needed, length, beams_left = self._needed(), self.position + 1, self.beams_left
+        length, beams_left = self.position + 1, self.beams_left
+        needed = self._needed(beams_left)
         candidates: list[tuple[float, int, int, float, float]] = []  # -weight, parent, token, log-probability, weight
         for parent, (hypothesis, row) in enumerate(zip(self.live, rows, strict=True)):
             before = hypothesis.weight

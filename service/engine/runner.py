@@ -16,7 +16,7 @@ from service.engine.tasks import Array, Ids
 
 PROBE_ROWS, PROBE_SOURCE, PROBE_STEPS, PROBE_REPEATS = 8, 8, 4, 6
 MAX_BINDINGS = 256  # that are kept
-MAX_GRAPH_TOP_K = 128  # candidates that a step gives for each row
+MAX_GRAPH_TOP_K = 64  # candidates that a step gives for each row; a search that wants more finds them itself
 CANDIDATE_BYTES = np.dtype(np.int64).itemsize + np.dtype(np.float32).itemsize
 
 

@@ -15,7 +15,8 @@ class SampleSearch(GenerateSearch):
     """As many independent samples as are asked for, answered in their own order."""
 
     def wanted(self) -> int:
-        return max(1, self.top_logprobs)
+        top_k = self.options.top_k
+        return max(1 if top_k is None else self._needed(top_k), self.top_logprobs)
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
         if self.position == len(self.forced):  # one hypothesis becomes as many as there are samples
@@ -65,10 +66,7 @@ class SampleSearch(GenerateSearch):
         """A token by its weight, or None if all are forbidden."""
         options = self.options
         assert options.temperature is not None
-        ids, weights = self._allowed_tokens(live, row)
-        if options.top_k is not None:
-            kept = most_probable(weights, options.top_k)
-            ids, weights = ids[kept], weights[kept]
+        ids, weights = self._candidates(live, row)
         if not len(ids):
             return None
         scaled = weights / options.temperature
@@ -78,6 +76,22 @@ class SampleSearch(GenerateSearch):
         cumulative = np.cumsum(shares)
         at = uniform(options.seed, live.sample, len(live.ids)) * cumulative[-1]
         return int(ids[min(int(np.searchsorted(cumulative, at, side="right")), len(ids) - 1)])
+
+    def _candidates(self, live: Live, row: Row) -> tuple[Array, Array]:
+        """The ids to draw from and their weights; with top_k most probable first.
+
+        A large top_k is taken from the row's own distribution: other rows of the batch do not pay for it.
+        """
+        top_k = self.options.top_k
+        if top_k is None:
+            return self._allowed_tokens(live, row)
+        needed = self._needed(top_k)
+        if needed <= len(row.ids):
+            few = self._allowed(live, row, needed)[:top_k]
+            return np.array([entry[0] for entry in few]), np.array([entry[2] for entry in few])
+        ids, weights = self._allowed_tokens(live, row)
+        kept = most_probable(weights, top_k)
+        return ids[kept], weights[kept]
 
     def _allowed_tokens(self, live: Live, row: Row) -> tuple[Array, Array]:
         """The ids that may come next, in ascending order, and their weights."""
