@@ -15,7 +15,6 @@ from export.bundle import Bundle
 from model import reference
 from model.transformer import Transformer
 from service.engine.engine import Engine
-from service.engine.rows import group_by_length
 from service.engine.tasks import (
     Distribution,
     Finished,
@@ -30,7 +29,7 @@ from service.engine.tasks import (
 )
 from service.errors import CancelledError, DeadlineError
 from tests.conftest import make_model
-from tests.engines import LONG, SOURCES, Callback, generate, make_bundle, make_engine, without_timing
+from tests.engines import LONG, SOURCES, Callback, finish_all, generate, make_bundle, make_engine, without_timing
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +148,7 @@ def test_an_answer_is_the_same_to_the_bit_whatever_else_is_in_flight(
         shared.iteration()
     shared.submit(tasks[early:], callback[2])
     given_up.cancel()
-    while shared.count_running() or shared.count_waiting():
-        shared.iteration()
+    finish_all(shared)
     together = [
         without_timing(event.answer)
         for listener in (callback[0], callback[2])
@@ -187,25 +185,13 @@ def test_a_source_much_longer_than_the_others_changes_nothing_for_them(engine: E
     assert [without_timing(together[i]) for i in (0, 2)] == alone
 
 
-def test_sources_are_encoded_in_groups_group_by_length_each_once() -> None:
-    rng = np.random.default_rng(0)
-    lengths = sorted(int(n) for n in rng.integers(1, 60, 50))
-    groups = group_by_length([(4,) * n for n in lengths])
-    assert [len(source) for group in groups for source in group] == lengths
-    for group in groups:
-        tokens = sum(len(source) + 1 for source in group)
-        padded = len(group) * (len(group[-1]) + 1)
-        assert padded <= 1.15 * tokens or tokens - len(group[-1]) - 1 < 24
-
-
 def test_streamed_tokens_are_the_answers(engine: Engine) -> None:
     options = [Options(beam_size=beam, max_length=20) for beam in (1, 4)]
     options += [Options(max_length=20, temperature=1.0, seed=seed) for seed in range(4)]
     tasks = [Generate(source=tuple(SOURCES[2]), options=chosen, stream=True) for chosen in options]
     callback = Callback(len(tasks))
     engine.submit(tasks, callback)
-    while engine.count_running() or engine.count_waiting():
-        engine.iteration()
+    finish_all(engine)
     for index, answer in callback.wait().items():
         parts = [event for event in callback.events if isinstance(event, NewTokens) and event.index == index]
         best = answer.hypotheses[0]
@@ -216,8 +202,7 @@ def test_streamed_tokens_are_the_answers(engine: Engine) -> None:
 def test_greedy_streams_token_by_token(engine: Engine) -> None:
     callback = Callback()
     engine.submit([Generate(source=(4, 5), options=LONG, stream=True)], callback)
-    while engine.count_running() or engine.count_waiting():
-        engine.iteration()
+    finish_all(engine)
     assert [len(event.ids) for event in callback.events if isinstance(event, NewTokens)] == [1] * 64
 
 

@@ -16,7 +16,7 @@ from service.engine.tasks import Generate, Generated
 from service.errors import InvalidFieldError, NotReadyError, QueueFullError, StartError
 from service.hardware import available_cpus
 from tests.conftest import make_model
-from tests.engines import LONG, SOURCES, Callback, change_manifest, generate, make_bundle, make_engine, without_timing
+from tests.engines import LONG, SOURCES, Callback, generate, make_bundle, make_engine, without_timing
 
 
 @pytest.fixture(scope="module")
@@ -133,21 +133,6 @@ def test_many_threads_each_get_their_own_answers(bundle: Bundle) -> None:
         thread.join()
     engine.close()
     assert [found[i] for i in range(len(tasks))] == wanted
-
-
-def test_a_bundle_that_drifts_from_its_certificate_does_not_start(model: Transformer, tmp_path: Path) -> None:
-    bundle = make_bundle(model, tmp_path / "bundle", ("fp32",))
-    bundle.certificate["samples"][1]["greedy"]["logprobs"][0] -= 0.01
-    with pytest.raises(StartError, match=r"fails its certificate on this machine: .* off by 0\.01"):
-        make_engine(bundle)
-
-
-def test_a_certificate_that_makes_no_sense_does_not_start(model: Transformer, tmp_path: Path) -> None:
-    bundle = make_bundle(model, tmp_path / "bundle", ("fp32",))
-    bundle.certificate["samples"][0]["next_token"] = {"ids": [99], "logprobs": [0.0]}
-    with pytest.raises(StartError, match="certificate cannot be read"):
-        make_engine(bundle)
-    change_manifest(bundle)
 
 
 def test_a_memory_limit_too_small_for_one_hypothesis_is_a_sentence(
