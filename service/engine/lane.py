@@ -58,7 +58,9 @@ class Lane:
         self._rows.add(jobs)
         while self._jobs:
             done = self._advance(self._rows.step())
-            self._complete(done, time.monotonic())
+            self._forget(done)
+            for job in done:
+                job.complete(time.monotonic())
 
     def fail_all(self, error: Exception) -> None:
         """Every job leaves without an answer."""
@@ -82,11 +84,10 @@ class Lane:
     def _drop(self, jobs: list[Job], now: float) -> None:
         if not jobs:
             return
+        self._rows.remove(jobs)
+        self._release(jobs)
         for job in jobs:
             job.drop(now)
-        self._rows.remove(jobs)
-        self._forget(jobs)
-        self._scheduler.release(self._number, jobs)
 
     def _encode(self, jobs: list[Job]) -> None:
         """The sources of new jobs, together."""
@@ -117,13 +118,14 @@ class Lane:
         if self._without_token:
             self._report_first_tokens(now)
         if done:
-            self._complete(done, now)
-            self._scheduler.release(self._number, done)
+            self._release(done)
+            for job in done:
+                job.complete(now)
 
-    def _complete(self, done: list[Job], now: float) -> None:
-        for job in done:
-            job.complete(now)
-        self._forget(done)
+    def _release(self, jobs: list[Job]) -> None:
+        """Jobs leave; whoever gets their outcome next no longer finds them counted."""
+        self._forget(jobs)
+        self._scheduler.release(self._number, jobs)
 
     def _forget(self, jobs: list[Job]) -> None:
         left = set(jobs)
