@@ -66,8 +66,8 @@ class KVCache(Protocol):
 
 def make_kv_cache(runtime: Runtime, max_rows: int) -> KVCache:
     if runtime.fast:
-        return HostKVCache(runtime.sizes, max_rows, runtime.cache)
-    return DeviceKVCache(runtime.sizes, runtime.merge, runtime.provider, runtime.cache)
+        return HostKVCache(runtime.sizes, max_rows, runtime.cache_dtype)
+    return DeviceKVCache(runtime.sizes, runtime.merge, runtime.provider, runtime.cache_dtype)
 
 
 def tensor_names(prefix: str, sizes: Sizes) -> list[str]:

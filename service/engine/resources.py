@@ -59,7 +59,7 @@ def allocate(bundle: Bundle, settings: EngineSettings) -> Resources:
     """Load a bundle's graphs as the settings and this machine want; StartError if it cannot."""
     threads = settings.threads or available_cpus()
     wide = Runtime(bundle, settings.provider, settings.precision, threads)
-    fitting = settings.max_rows or rows_that_fit(bundle, np.dtype(wide.cache).itemsize)
+    fitting = settings.max_rows or rows_that_fit(bundle, np.dtype(wide.cache_dtype).itemsize)
     lanes = min(settings.lanes or MAX_LANES, threads, fitting) if wide.provider == "cpu" else 1
     max_rows = settings.max_rows or min(MAX_ROWS, fitting // lanes)
     if wide.provider != "cpu":
