@@ -18,6 +18,7 @@ from starlette.requests import Request
 
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
+from service.engine.observer import EngineObserver
 from service.errors import NotFoundError
 from service.http.middleware import MethodNotAllowedError, Middleware, Traffic
 from service.http.models import Holder, Load
@@ -85,7 +86,8 @@ def _loader(settings: Settings, metrics: Metrics) -> Load:
         )
 
         bundle = read_bundle(directory or bundle_directory(settings))
-        engine = Engine(bundle, EngineSettings.of(settings), metrics)
+        observer = metrics if isinstance(metrics, EngineObserver) else None
+        engine = Engine(bundle, EngineSettings.of(settings), observer)
         engine.start()
         return engine
 
