@@ -9,7 +9,7 @@ from service.settings import Settings
 
 OPEN_PATHS = ("/healthz", "/readyz")
 OPEN_FILES = "/docs/"  # static files of the documentation's page
-ADMIN_PATHS = ("/v1/reload",)
+ADMIN_REQUESTS = (("POST", "/v1/reload"),)
 
 
 class ForbiddenError(UnauthorizedError):
@@ -17,15 +17,15 @@ class ForbiddenError(UnauthorizedError):
 
 
 class Keys:
-    """An admin key may do what an API key may, and what ADMIN_PATHS do."""
+    """An admin key may do what an API key may, and ADMIN_REQUESTS."""
 
     def __init__(self, settings: Settings) -> None:
         self._api = [key.encode() for key in settings.api_keys]
         self._admin = [key.encode() for key in settings.admin_keys]
 
-    def check(self, path: str, authorization: bytes) -> None:
-        """Refuse a request that lacks the key for its path."""
-        if path in ADMIN_PATHS:
+    def check(self, method: str, path: str, authorization: bytes) -> None:
+        """Refuse a request that lacks the key for it."""
+        if (method, path) in ADMIN_REQUESTS:
             self._check_admin(authorization)
             return
         if not self._api or path in OPEN_PATHS or path.startswith(OPEN_FILES):

@@ -76,7 +76,7 @@ class Middleware:
         self._traffic.active += 1
         try:
             _check_headers(scope)
-            self._keys.check(record.path, record.headers.get(b"authorization", b""))
+            self._keys.check(record.method, record.path, record.headers.get(b"authorization", b""))
             await body.read()
             await self._app(_with_json_body(scope), body, send)
         except (CancelledError, ClientDisconnect):

@@ -13,8 +13,7 @@ from service.engine.interface import EngineInterface
 from service.errors import InvalidFieldError, NotReadyError, StartError
 from service.hardware import memory_limit
 from service.metrics import Metrics
-
-LONG_TEXT = 10_000  # characters in a request, from which on tokenizing takes a millisecond or more
+from service.tokenizer import LONG_TEXT
 
 log = logging.getLogger("attendant")
 Plan = TypeVar("Plan")
