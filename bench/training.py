@@ -5,7 +5,8 @@
 The peer is what one writes from torch's own parts: nn.Transformer of the same sizes, dropout and normalisation,
 Adam, pairs in random order in batches of a fixed number, each padded to its longest. Ours are the batches, the model
 and the optimizer that `attendant train --preset g2p` uses. Both compute in the precision that the machine is best at
-and take turns in one process; the best turn of each counts. Pairs per second are of whole updates: forward, backward, clipping and optimizer.
+and take turns in one process; the best turn of each counts. Pairs per second are of whole updates: forward, backward,
+clipping and optimizer.
 """
 
 from __future__ import annotations
