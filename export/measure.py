@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from export import certificate
-from export.runner import Runner
+from export.runner import GraphStepper, Runner
 from export.samples import Ids, Samples
-from export.search import search
+from model.decode import decode_sources
 from model.evaluate import measure as error_rates
 
 BEAM = 4
@@ -18,7 +18,7 @@ RATES = ("differing_greedy", "differing_beam_4", "sequence_error_rate", "token_e
 
 def decode(runner: Runner, samples: Samples) -> dict[int, list[Ids]]:
     """The graphs' answers to the held-out inputs, by beam size."""
-    return {beam_size: search(runner, samples.sources, beam_size) for beam_size in (1, BEAM)}
+    return {beam_size: decode_sources(GraphStepper(runner), samples.sources, beam_size) for beam_size in (1, BEAM)}
 
 
 def measure(runner: Runner, answers: dict[int, list[Ids]], samples: Samples, held: dict[str, Any]) -> dict[str, float]:

@@ -21,10 +21,10 @@ from export.fast import can_be_fast
 from export.graphs import sizes_of
 from export.int8_reference import follow, int8_reference
 from export.quantize import Range, calibrate
-from export.runner import Runner
-from export.search import search
+from export.runner import GraphStepper, Runner
 from export.variants import graphs_of
 from export.weights import arrays_of
+from model.decode import decode_sources
 from model.transformer import Transformer
 from tests.conftest import make_model
 
@@ -67,7 +67,7 @@ def problems(
     names = ("fast_encoder", "fast_step") if fast else ("encoder", "step", "full")
     graphs = {name: graphs[name] for name in names}
     runner = Runner(graphs, sizes_of(model.config))
-    answers = list(zip(sources, search(runner, sources, 1), strict=True)) if sources else []
+    answers = list(zip(sources, decode_sources(GraphStepper(runner), sources), strict=True)) if sources else []
     calibration = {name: dataclasses.asdict(values) for name, values in ranges.items()}
     yield from check_int8_values(runner, graphs, model, calibration, fast, answers)
 
@@ -217,7 +217,7 @@ def test_a_token_that_the_reference_would_not_choose_is_found(
     graphs: dict[str, Path], model: Transformer, ranges: dict[str, Range]
 ) -> None:
     runner = Runner({name: graphs[name] for name in ("fast_encoder", "fast_step")}, sizes_of(model.config))
-    answer = search(runner, SOURCES[:1], 1)[0]
+    answer = decode_sources(GraphStepper(runner), SOURCES[:1])[0]
     answer[2] = 4 + (answer[2] - 3) % 7  # any other
     calibration = {name: dataclasses.asdict(values) for name, values in ranges.items()}
     found = list(check_int8_values(runner, graphs, model, calibration, True, [(SOURCES[0], answer)]))
