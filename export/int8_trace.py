@@ -41,7 +41,8 @@ class TracingRunner(Runner):
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
 
-    def run(self, graph: str, feeds: Feeds) -> Feeds:
+    def run(self, graph: str, feeds: Feeds, *_: str) -> Feeds:
+        """All outputs, whichever are asked for, but the levels, which are kept."""
         outputs = super().run(graph, feeds)
         for value, products in self._products[graph].items():
             levels = outputs.pop(value)

@@ -213,6 +213,19 @@ def test_a_norm_weight_off_by_a_hundredth_is_found(
     assert first_problem(tampered(graphs, tmp_path, nudge), model, ranges)
 
 
+def test_a_mistake_in_the_full_graph_alone_is_found(
+    graphs: dict[str, Path], model: Transformer, ranges: dict[str, Range], tmp_path: Path
+) -> None:
+    def zero(arrays: dict[str, Any]) -> bool:
+        changed = arrays.get("decoder.1.feed_forward.narrow.bias")
+        if changed is not None:
+            changed[:] = 0
+        return changed is not None
+
+    wrong = graphs | {"full": tampered(graphs, tmp_path, zero)["full"]}
+    assert first_problem(wrong, model, ranges, fast=False).startswith("levels are off at batch 1")
+
+
 def test_a_token_that_the_reference_would_not_choose_is_found(
     graphs: dict[str, Path], model: Transformer, ranges: dict[str, Range]
 ) -> None:
