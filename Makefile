@@ -9,7 +9,7 @@ DATA ?= runs/data
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-memory bench-kernels clean
+.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card image image-check deploy-check cuda-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-memory bench-kernels clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,9 @@ image-check: .venv/serve ## build, start, ask, watch and drain the image (needs 
 
 deploy-check: ## Prometheus' and Compose's own checks of the configuration, and every alert's cases
 	deploy/check.sh
+
+cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
+	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))
 
 .venv/bench: .venv/all
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
