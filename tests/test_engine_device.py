@@ -5,6 +5,7 @@ A CUDA device runs the same graphs in the same way: `encoder`, `step` and `merge
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,14 @@ def test_answers_in_half_precision_are_close_whatever_else_is_in_flight(half_eng
         [scored] = half_engine.run([Score(source=task.source, target=theirs.ids)])
         assert scored.logprobs[: len(theirs.logprobs)] == pytest.approx(theirs.logprobs, abs=TOLERANCE)
     assert same >= len(tasks) - 1
+
+
+@pytest.mark.parametrize("kind", ["fast", "device"])
+def test_the_longest_source_is_decoded_whatever_the_largest_length(kind: str, tmp_path: Path) -> None:
+    """Sources are padded to a multiple of 4, of which the largest length is none."""
+    model = make_model(seed=3, max_length=30)
+    bundle = engines.make_bundle(model, tmp_path / "bundle", ("fp32",))
+    engine = make_engine(bundle if kind == "fast" else without_fast_graphs(bundle))
+    [found] = engine.run([generate([5] * 29, max_length=8)])
+    assert isinstance(found, Generated)
+    assert found.hypotheses[0].ids == reference.greedy(model, [5] * 29, max_length=8).ids
