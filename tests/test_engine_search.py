@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from service.engine.beam import GenerateSearch, repeating
 from service.engine.job import make_search
-from service.engine.search import Live, common_prefix, most_probable
+from service.engine.search import Live, common_prefix
 from service.engine.tasks import Distribution, Generate, NextToken, Options, Score, Scored
 from tests.tables import NO_TIME, SPECIAL, VOCABULARY, Table, generate, row, run, table
 
@@ -231,17 +231,6 @@ def test_the_most_probable_tokens_are_recorded_at_every_position(
 
 def test_without_being_asked_for_no_alternatives_are_recorded() -> None:
     assert generate(table(0), max_length=4)[0].top_logprobs == ()
-
-
-def test_of_equally_probable_tokens_the_smaller_id_comes_first() -> None:
-    values = np.array([-1.0, -2.0, -1.0, -0.5, -2.0, -1.0], np.float32)
-    assert [most_probable(values, count).tolist() for count in (1, 2, 3, 5, 9)] == [
-        [3],
-        [3, 0],
-        [3, 0, 2],
-        [3, 0, 2, 5, 1],
-        [3, 0, 2, 5, 1, 4],
-    ]
 
 
 def test_a_row_gives_the_same_tokens_whether_the_graph_has_enough_of_them_or_not() -> None:
