@@ -26,7 +26,7 @@ from service.http.responses import (
     score_content,
 )
 from service.http.route import DirectRoute
-from service.http.streaming import EVENT_STREAM, EventStream, error_event, server_sent
+from service.http.streaming import EventStream, error_event, server_sent, stream_declaration
 from service.http.submission import Outcome, TaskStreams, run_tasks
 
 Responses = dict[int | str, dict[str, Any]]
@@ -43,7 +43,7 @@ ERRORS = {
     503: "Not ready, or stopping.",
     504: "The deadline passed before anything could be answered.",
 }
-STREAMED = "With stream: `token` events (TokenEvent), then one `done` event with the answer, or `error`."
+STREAMED = "JSON: of a `token` a TokenEvent, of `done` the whole answer, of `error` an ErrorResponse"
 
 
 def errors(*statuses: int) -> Responses:
@@ -61,7 +61,7 @@ direct = APIRouter(route_class=DirectRoute)
     response_model=schemas.GenerateResponse,
     responses={
         **POST_ERRORS,
-        200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": STREAMED}}}},
+        200: stream_declaration(STREAMED, "token", "done", "error"),
     },
 )
 async def generate(request: schemas.GenerateRequest, context: Context) -> Response:

@@ -25,7 +25,7 @@ from service.http.openai_schemas import (
 from service.http.planning import CompletionPlan, deadline, plan_completion
 from service.http.responses import Json, StreamedText, encode, encoded_response, json_response
 from service.http.route import DirectRoute
-from service.http.streaming import EVENT_STREAM, EventStream
+from service.http.streaming import EventStream, stream_declaration
 from service.http.submission import Outcome, TaskStreams, run_tasks
 
 DONE = b"data: [DONE]\n\n"
@@ -33,7 +33,7 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 MODELS, COMPLETIONS = "/v1/models", "/v1/completions"
 CREATED = int(time.time())  # of the models, which have no date of their own
-STREAMED = "With stream: chunks as OpenAI sends them, then `data: [DONE]`."
+STREAMED = "JSON: chunks as OpenAI sends them; the last is [DONE]"
 
 router = APIRouter()
 direct = APIRouter(route_class=DirectRoute)
@@ -88,7 +88,7 @@ async def get_model(
             **NO_SUCH_MODEL,
             **{"400": "The body is not JSON, or a field is unknown, wrong or cannot be honoured."},
         ),
-        200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": STREAMED}}}},
+        200: stream_declaration(STREAMED),
     },
 )
 async def create_completion(request: CompletionRequest, context: Context) -> Response:
