@@ -139,6 +139,8 @@ def _onnxruntime_version() -> str:
 async def _refuse_invalid(request: Request, error: Exception) -> NoReturn:
     """A body or a parameter that is not what the handler declares."""
     assert isinstance(error, RequestValidationError)
+    if request.scope["route"].body_field is None:
+        raise _not_found(request.url.path) from None
     raise body_refusal(body_model(request.scope["route"]), error.errors(), empty=not await request.body()) from None
 
 
@@ -151,7 +153,11 @@ async def _refuse_path(request: Request, error: Exception) -> NoReturn:
     if error.status_code == 405:
         allow = ", ".join(sorted(_methods(request)))
         raise MethodNotAllowedError(f"{path} takes {allow}, not {method}.", allow) from None
-    raise NotFoundError(f"There is nothing at {path}; /docs lists what there is.") from None
+    raise _not_found(path) from None
+
+
+def _not_found(path: str) -> NotFoundError:
+    return NotFoundError(f"There is nothing at {path[:100]}; /docs lists what there is.")
 
 
 def _reason(cause: BaseException | None) -> str:

@@ -23,7 +23,7 @@ from service.http.openai_schemas import (
     OpenAIErrorResponse,
 )
 from service.http.planning import CompletionPlan, deadline, plan_completion
-from service.http.responses import Json, StreamedText, encode, encoded_response, json_response
+from service.http.responses import Json, StreamedText, encode, encoded_response
 from service.http.route import DirectRoute
 from service.http.streaming import EventStream, stream_declaration
 from service.http.submission import Outcome, TaskStreams, run_tasks
@@ -62,21 +62,21 @@ def _errors(*statuses: int, **other: str) -> Responses:
 NO_SUCH_MODEL = {"404": "There is no model of this name."}
 
 
-@router.get(MODELS, response_model=ModelListResponse, responses=_errors(401, 500, 503))
-async def list_models(context: Context) -> Response:
+@router.get(MODELS, responses=_errors(401, 500, 503))
+async def list_models(context: Context) -> ModelListResponse:
     """The model that is served, as OpenAI lists models."""
-    return json_response({"object": "list", "data": [_model(context.models.get())]})
+    return ModelListResponse(object="list", data=[_model(context.models.get())])
 
 
-@router.get(MODELS + "/{name:path}", response_model=ModelResponse, responses=_errors(401, 500, 503, **NO_SUCH_MODEL))
+@router.get(MODELS + "/{name:path}", responses=_errors(401, 500, 503, **NO_SUCH_MODEL))
 async def get_model(
     name: Annotated[str, Path(description="the model's name", min_length=1)], context: Context
-) -> Response:
+) -> ModelResponse:
     """The model of this name."""
     context.record.endpoint = MODELS
     served = context.models.get()
     _check_name(name, served)
-    return json_response(_model(served))
+    return _model(served)
 
 
 @direct.post(
@@ -264,8 +264,8 @@ def _check_name(name: str, served: ServedModel) -> None:
         raise UnknownModelError(f"There is no model {name[:100]!r} here; there is {served.name!r}.", "model")
 
 
-def _model(served: ServedModel) -> Json:
-    return {"id": served.name, "object": "model", "created": CREATED, "owned_by": "attendant"}
+def _model(served: ServedModel) -> ModelResponse:
+    return ModelResponse(id=served.name, object="model", created=CREATED, owned_by="attendant")
 
 
 def _event(data: Any) -> bytes:
