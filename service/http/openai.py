@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from service.engine.tasks import Generated, Hypothesis, NewTokens, TokenLogprobs
-from service.errors import DeadlineError, InvalidFieldError, NotFoundError, ServiceError
+from service.errors import DeadlineError, InvalidFieldError, ServiceError, UnknownModelError
 from service.http.context import Context, RequestContext
 from service.http.middleware import native_error
 from service.http.models import ServedModel, plan_with
@@ -37,10 +37,6 @@ STREAMED = "JSON: chunks as OpenAI sends them; the last is [DONE]"
 
 router = APIRouter()
 direct = APIRouter(route_class=DirectRoute)
-
-
-class UnknownModelError(NotFoundError):
-    pass
 
 
 def error_format(path: str, error: ServiceError) -> tuple[int, Json]:
