@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 from openapi_spec_validator import validate
 
+from export.bundle import BundleError
 from model.tokenizer import learn
 from service.http import schemas
 from service.http.app import create_app
@@ -34,19 +36,32 @@ def document() -> dict[str, Any]:
     return create_app(Settings()).openapi()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose model takes any text, so that what a schema allows is mostly answered."""
-    directory = tmp_path_factory.mktemp("bundle")
+@contextmanager
+def serving_any_text(directory: Path, **settings: Any) -> Iterator[Running]:
+    """A server whose model takes any text, so that what a schema allows is mostly answered; it reloads nothing."""
     bundle = make_bundle(directory, source=2000, target=20)
     learn("bpe:300", ["the quick brown fox"]).save(directory / "source.json")
-    engine = FakeEngine(bundle)
-    engine.start()
-    server = Running(lambda _: engine)
-    wait_for(lambda: server.lines or server.failure)
-    yield server
-    server.stop()
-    server.join()
+    engines = [FakeEngine(bundle)]
+    engines[0].start()
+
+    def load(asked: Path | None) -> FakeEngine:
+        if not engines:
+            raise BundleError(f"there is no bundle {asked}.")
+        return engines.pop()
+
+    server = Running(load, **settings)
+    try:
+        wait_for(lambda: server.lines or server.failure)
+        yield server
+    finally:
+        server.stop()
+        server.join()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving_any_text(tmp_path_factory.mktemp("bundle")) as server:
+        yield server
 
 
 def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
@@ -85,9 +100,17 @@ def test_texts_that_must_not_be_empty_say_so(document: dict[str, Any]) -> None:
 
 def test_keys_are_declared_where_they_are_set(document: dict[str, Any]) -> None:
     assert "securitySchemes" not in document["components"]
-    keyed = create_app(Settings(api_keys=("key",))).openapi()
-    assert keyed["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-    assert keyed["paths"]["/v1/generate"]["post"]["security"] == [{"HTTPBearer": []}]
+    for settings, secured in (
+        (Settings(api_keys=("key",)), ("/v1/generate", "/v1/completions", "/v1/models/{name}", "/v1/info", "/metrics")),
+        (Settings(admin_keys=("key",)), ("/v1/reload",)),
+    ):
+        keyed = create_app(settings).openapi()
+        assert keyed["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+        operations = {path: operation for path, item in keyed["paths"].items() for operation in item.values()}
+        declared = {path for path, operation in operations.items() if "security" in operation}
+        assert declared >= set(secured)
+        assert not declared & {"/healthz", "/readyz"}
+        assert ("/v1/generate" in declared) != ("/v1/reload" in declared)
 
 
 def test_answers_are_what_their_models_say(tmp_path: Path) -> None:
@@ -107,13 +130,15 @@ def test_answers_are_what_their_models_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_schemathesis_finds_nothing(server: Running, tmp_path: Path) -> None:
-    """The model's name is given: nothing in the schema could tell it."""
+def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
+    """With keys, so that it also looks for operations that do not check them."""
     settings = (ROOT / "schemathesis.toml").read_text(encoding="utf-8")
     (tmp_path / "schemathesis.toml").write_text('[parameters]\n"path.name" = "fake"\n\n' + settings, encoding="utf-8")
     command = [sys.executable, "-m", "schemathesis.cli", "run", "--checks", "all", "--max-examples", str(EXAMPLES)]
-    command += ["--seed", "1", "--no-color", "--workers", "2", f"http://127.0.0.1:{server.port}/openapi.json"]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command += ["--seed", "1", "--no-color", "--workers", "2", "--header", f"Authorization: Bearer {KEY}"]
+    with serving_any_text(tmp_path / "bundle", api_keys=("other",), admin_keys=(KEY,)) as server:
+        command.append(f"http://127.0.0.1:{server.port}/openapi.json")
+        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "11 selected / 11 total" in found.stdout
 

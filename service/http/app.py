@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
@@ -33,7 +33,7 @@ from service.http.validation import body_refusal
 from service.metrics import Metrics
 from service.settings import DEFAULT_BUNDLE, Settings
 
-ROUTERS = (native.direct, openai.direct, native.router, openai.router, docs.router)
+ROUTERS = (native.direct, openai.direct, native.router, openai.router, native.admin, native.probes, docs.router)
 
 log = logging.getLogger("attendant")
 
@@ -84,7 +84,7 @@ def create_app(
         error_format=openai.error_format,
     )
     for router in ROUTERS:
-        app.include_router(router, dependencies=_security(settings))
+        app.include_router(router, dependencies=_security(router, settings))
         _answer_head(app, router.routes)
     return app
 
@@ -116,9 +116,10 @@ async def _start(models: ModelHolder, on_failure: Callable[[Exception], None]) -
         on_failure(error)
 
 
-def _security(settings: Settings) -> list[Any]:
-    """Declared in OpenAPI where keys are set; the middleware checks them, before it reads a body."""
-    return [Depends(HTTPBearer(auto_error=False))] if settings.api_keys or settings.admin_keys else []
+def _security(router: APIRouter, settings: Settings) -> list[Any]:
+    """Declares in OpenAPI which endpoints want a key; the middleware checks it, before it reads a body."""
+    keys = () if router is native.probes else settings.admin_keys if router is native.admin else settings.api_keys
+    return [Depends(HTTPBearer(auto_error=False))] if keys else []
 
 
 def _answer_head(app: FastAPI, routes: Any) -> None:

@@ -51,8 +51,10 @@ def errors(*statuses: int) -> Responses:
 
 POST_ERRORS = errors(*ERRORS)
 FORBIDDEN = "The key is no admin key, or there is none."
-router = APIRouter()
 direct = APIRouter(route_class=DirectRoute)
+router = APIRouter()
+admin = APIRouter()  # wants an admin key
+probes = APIRouter()  # want no key
 
 
 @direct.post(
@@ -123,7 +125,7 @@ async def info(context: Context) -> schemas.InfoResponse:
     return info_response(context.models.get(), context.settings)
 
 
-@router.post(
+@admin.post(
     "/v1/reload",
     responses={**POST_ERRORS, 403: {"model": schemas.ErrorResponse, "description": FORBIDDEN}},
 )
@@ -134,13 +136,13 @@ async def reload(context: Context, request: schemas.ReloadRequest | None = None)
     return info_response(served, context.settings)
 
 
-@router.get("/healthz", responses=errors(431))
+@probes.get("/healthz", responses=errors(431))
 async def healthz() -> schemas.StatusResponse:
     """The process is alive."""
     return schemas.StatusResponse(status="ok")
 
 
-@router.get("/readyz", responses=errors(431, 503))
+@probes.get("/readyz", responses=errors(431, 503))
 async def readyz(context: Context) -> schemas.StatusResponse:
     """Ready: loaded, certified, warmed up, and not stopping."""
     context.models.get()
