@@ -36,3 +36,8 @@ def test_over_the_whole_vocabulary_it_is_softmax_with_its_entropy(levels: list[i
     )
     assert found.logprobs == pytest.approx([math.log(p) for p in found.probabilities], abs=1e-9)
     assert found.entropy == pytest.approx(-sum(p * math.log(p) for p in found.probabilities), abs=1e-6)
+
+
+def test_a_token_that_cannot_come_has_no_share_of_the_entropy() -> None:
+    found = top_tokens(np.array([0.0, -np.inf], dtype=np.float32), 0, 1.0)
+    assert (found.probabilities, found.entropy) == ([1.0, 0.0], 0.0)

@@ -216,11 +216,14 @@ def test_the_best_of_several_samples_has_the_highest_score(service: Service) -> 
     assert answer.usage.completion_tokens == sum(len(h.logprobs) for h in samples)
 
 
-def test_the_same_seed_gives_the_same_text(service: Service) -> None:
-    texts = {service.create("horse", temperature=1.0, seed=seed).choices[0].text for seed in (7, 7, 7)}
-    assert len(texts) == 1
-    assert len({service.create("horse", temperature=1.0).choices[0].text for _ in range(8)}) > 1
-    assert service.create("horse", temperature=1.0, seed=-1).choices[0].text
+def test_a_seed_reaches_the_engine_and_without_one_every_request_draws_its_own(service: Service) -> None:
+    service.engine.submitted.clear()
+    for seed in (7, 7, -1, None, None):
+        service.create(["horse", "cat"], temperature=1.0, seed=seed)
+    seeds = [task.options.seed for task in service.engine.submitted]  # type: ignore[union-attr]
+    assert seeds[:4] == [7, input_seed(7, 1)] * 2
+    assert seeds[4] == 2**63 - 1
+    assert len(set(seeds[6:])) == 4
 
 
 def test_max_tokens_ends_a_choice(service: Service) -> None:

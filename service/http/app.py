@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
@@ -22,10 +22,10 @@ from starlette.routing import Route
 
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
-from service.errors import InvalidJSONError, NotFoundError
+from service.errors import InvalidJSONError, MethodNotAllowedError, NotFoundError
 from service.http import docs, native, openai
 from service.http.context import AppState
-from service.http.middleware import MethodNotAllowedError, Middleware
+from service.http.middleware import Middleware
 from service.http.models import LoadEngine, ModelHolder
 from service.http.record import Traffic
 from service.http.route import body_model
@@ -33,7 +33,7 @@ from service.http.validation import body_refusal
 from service.metrics import Metrics
 from service.settings import DEFAULT_BUNDLE, Settings
 
-ROUTERS = (native.direct, openai.direct, native.router, openai.router, docs.router)
+ROUTERS = (native.direct, openai.direct, native.router, openai.router, native.admin, native.probes, docs.router)
 
 log = logging.getLogger("attendant")
 
@@ -87,7 +87,7 @@ def create_app(
         error_format=openai.error_format,
     )
     for router in ROUTERS:
-        app.include_router(router, dependencies=_security(settings))
+        app.include_router(router, dependencies=_security(router, settings))
         _answer_head(app, router.routes)
     return app
 
@@ -119,9 +119,10 @@ async def _start(models: ModelHolder, on_failure: Callable[[Exception], None]) -
         on_failure(error)
 
 
-def _security(settings: Settings) -> list[Any]:
-    """Declared in OpenAPI where keys are set; the middleware checks them, before it reads a body."""
-    return [Depends(HTTPBearer(auto_error=False))] if settings.api_keys or settings.admin_keys else []
+def _security(router: APIRouter, settings: Settings) -> list[Any]:
+    """Declares in OpenAPI which endpoints want a key; the middleware checks it, before it reads a body."""
+    keys = () if router is native.probes else settings.admin_keys if router is native.admin else settings.api_keys
+    return [Depends(HTTPBearer(auto_error=False))] if keys else []
 
 
 def _answer_head(app: FastAPI, routes: Any) -> None:
@@ -142,6 +143,8 @@ def _onnxruntime_version() -> str:
 async def _refuse_invalid(request: Request, error: Exception) -> NoReturn:
     """A body or a parameter that is not what the handler declares."""
     assert isinstance(error, RequestValidationError)
+    if request.scope["route"].body_field is None:
+        raise _not_found(request.url.path) from None
     raise body_refusal(body_model(request.scope["route"]), error.errors(), empty=not await request.body()) from None
 
 
@@ -154,7 +157,11 @@ async def _refuse_path(request: Request, error: Exception) -> NoReturn:
     if error.status_code == 405:
         allow = ", ".join(sorted(_methods(request)))
         raise MethodNotAllowedError(f"{path} takes {allow}, not {method}.", allow) from None
-    raise NotFoundError(f"There is nothing at {path}; /docs lists what there is.") from None
+    raise _not_found(path) from None
+
+
+def _not_found(path: str) -> NotFoundError:
+    return NotFoundError(f"There is nothing at {path[:100]}; /docs lists what there is.")
 
 
 def _reason(cause: BaseException | None) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
-from service.errors import BodyTooLargeError, InvalidJSONError
+from service.errors import BodyTimeoutError, BodyTooLargeError, InvalidJSONError, UnsupportedEncodingError
 
 HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding")
 COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
@@ -20,14 +20,6 @@ ANY_ZLIB_FORMAT = 47  # zlib's `wbits` for gzip or deflate, whichever it is
 LONGEST_LENGTH = 18  # digits of a Content-Length that are read
 LINGER_SECONDS = 2.0  # how long, and
 LINGER_BYTES = 256 * 2**20  # how far a refused body is read on and dropped, so that its sender gets to see the answer
-
-
-class UnsupportedEncodingError(InvalidJSONError):
-    status, type = 415, "unsupported_encoding"
-
-
-class BodyTimeoutError(InvalidJSONError):
-    status, type = 408, "body_timeout"
 
 
 class Body:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hmac
 
-from service.errors import UnauthorizedError
+from service.errors import ForbiddenError, UnauthorizedError
 from service.settings import Settings
 
 OPEN_PATHS = ("/healthz", "/readyz")
 OPEN_FILES = "/docs/"  # static files of the documentation's page
 ADMIN_REQUESTS = (("POST", "/v1/reload"),)
-
-
-class ForbiddenError(UnauthorizedError):
-    status, type = 403, "forbidden"
 
 
 class Keys:

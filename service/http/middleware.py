@@ -10,15 +10,17 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import (
-    BodyTooLargeError,
+    BodyTimeoutError,
     CancelledError,
-    NotFoundError,
+    ForbiddenError,
+    HeadersTooLargeError,
+    MethodNotAllowedError,
     QueueFullError,
     ServiceError,
     UnauthorizedError,
 )
-from service.http.body import Body, BodyTimeoutError
-from service.http.keys import ForbiddenError, Keys
+from service.http.body import Body
+from service.http.keys import Keys
 from service.http.record import Record, Traffic
 from service.http.responses import Json, encode, error_content, opaque_error
 from service.logs import log_request
@@ -32,18 +34,6 @@ JSON_TYPE = (b"content-type", b"application/json")
 log = logging.getLogger("attendant")
 
 ErrorFormat = Callable[[str, ServiceError], tuple[int, Json]]  # the status and the body of a path's error
-
-
-class MethodNotAllowedError(NotFoundError):
-    status, type = 405, "method_not_allowed"
-
-    def __init__(self, message: str, allow: str) -> None:
-        super().__init__(message)
-        self.allow = allow
-
-
-class HeadersTooLargeError(BodyTooLargeError):
-    status, type = 431, "headers_too_large"
 
 
 def native_error(_: str, error: ServiceError) -> tuple[int, Json]:

@@ -20,13 +20,12 @@ from service.http.responses import (
     StreamedText,
     encoded_response,
     generate_content,
-    info_content,
-    json_response,
+    info_response,
     next_token_content,
     score_content,
 )
 from service.http.route import DirectRoute
-from service.http.streaming import EVENT_STREAM, EventStream, error_event, server_sent
+from service.http.streaming import EventStream, error_event, server_sent, stream_declaration
 from service.http.submission import Outcome, TaskStreams, run_tasks
 
 Responses = dict[int | str, dict[str, Any]]
@@ -43,7 +42,7 @@ ERRORS = {
     503: "Not ready, or stopping.",
     504: "The deadline passed before anything could be answered.",
 }
-STREAMED = "With stream: `token` events (TokenEvent), then one `done` event with the answer, or `error`."
+STREAMED = "JSON: of a `token` a TokenEvent, of `done` the whole answer, of `error` an ErrorResponse"
 
 
 def errors(*statuses: int) -> Responses:
@@ -52,8 +51,10 @@ def errors(*statuses: int) -> Responses:
 
 POST_ERRORS = errors(*ERRORS)
 FORBIDDEN = "The key is no admin key, or there is none."
-router = APIRouter()
 direct = APIRouter(route_class=DirectRoute)
+router = APIRouter()
+admin = APIRouter()  # wants an admin key
+probes = APIRouter()  # want no key
 
 
 @direct.post(
@@ -61,7 +62,7 @@ direct = APIRouter(route_class=DirectRoute)
     response_model=schemas.GenerateResponse,
     responses={
         **POST_ERRORS,
-        200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": STREAMED}}}},
+        200: stream_declaration(STREAMED, "token", "done", "error"),
     },
 )
 async def generate(request: schemas.GenerateRequest, context: Context) -> Response:
@@ -118,35 +119,34 @@ async def score(request: schemas.ScoreRequest, context: Context) -> Response:
     return await encoded_response(lambda: score_content(served, task.target, result), len(task.target))
 
 
-@router.get("/v1/info", response_model=schemas.InfoResponse, responses=errors(401, 431, 500, 503))
-async def info(context: Context) -> Response:
+@router.get("/v1/info", responses=errors(401, 431, 500, 503))
+async def info(context: Context) -> schemas.InfoResponse:
     """What is served, on what, and within which limits."""
-    return json_response(info_content(context.models.get(), context.settings))
+    return info_response(context.models.get(), context.settings)
 
 
-@router.post(
+@admin.post(
     "/v1/reload",
-    response_model=schemas.InfoResponse,
     responses={**POST_ERRORS, 403: {"model": schemas.ErrorResponse, "description": FORBIDDEN}},
 )
-async def reload(context: Context, request: schemas.ReloadRequest | None = None) -> Response:
+async def reload(context: Context, request: schemas.ReloadRequest | None = None) -> schemas.InfoResponse:
     """Load, certify and swap in a bundle with no request dropped; needs an admin key."""
     directory = request.bundle if request is not None else None
     served = await context.models.reload(None if directory is None else Path(directory))
-    return json_response(info_content(served, context.settings))
+    return info_response(served, context.settings)
 
 
-@router.get("/healthz", response_model=schemas.StatusResponse, responses=errors(431))
-async def healthz() -> Response:
+@probes.get("/healthz", responses=errors(431))
+async def healthz() -> schemas.StatusResponse:
     """The process is alive."""
-    return json_response({"status": "ok"})
+    return schemas.StatusResponse(status="ok")
 
 
-@router.get("/readyz", response_model=schemas.StatusResponse, responses=errors(431, 503))
-async def readyz(context: Context) -> Response:
+@probes.get("/readyz", responses=errors(431, 503))
+async def readyz(context: Context) -> schemas.StatusResponse:
     """Ready: loaded, certified, warmed up, and not stopping."""
     context.models.get()
-    return json_response({"status": "ready"})
+    return schemas.StatusResponse(status="ready")
 
 
 @router.get(

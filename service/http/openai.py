@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from service.engine.tasks import Generated, Hypothesis, NewTokens, TokenLogprobs
-from service.errors import DeadlineError, InvalidFieldError, NotFoundError, ServiceError
+from service.errors import DeadlineError, InvalidFieldError, ServiceError, UnknownModelError
 from service.http.context import Context, RequestContext
 from service.http.middleware import native_error
 from service.http.models import ServedModel, plan_with
@@ -23,9 +23,9 @@ from service.http.openai_schemas import (
     OpenAIErrorResponse,
 )
 from service.http.planning import CompletionPlan, deadline, plan_completion
-from service.http.responses import Json, StreamedText, encode, encoded_response, json_response
+from service.http.responses import Json, StreamedText, encode, encoded_response
 from service.http.route import DirectRoute
-from service.http.streaming import EVENT_STREAM, EventStream
+from service.http.streaming import EventStream, stream_declaration
 from service.http.submission import Outcome, TaskStreams, run_tasks
 
 DONE = b"data: [DONE]\n\n"
@@ -33,14 +33,10 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 MODELS, COMPLETIONS = "/v1/models", "/v1/completions"
 CREATED = int(time.time())  # of the models, which have no date of their own
-STREAMED = "With stream: chunks as OpenAI sends them, then `data: [DONE]`."
+STREAMED = "JSON: chunks as OpenAI sends them; the last is [DONE]"
 
 router = APIRouter()
 direct = APIRouter(route_class=DirectRoute)
-
-
-class UnknownModelError(NotFoundError):
-    pass
 
 
 def error_format(path: str, error: ServiceError) -> tuple[int, Json]:
@@ -62,21 +58,21 @@ def _errors(*statuses: int, **other: str) -> Responses:
 NO_SUCH_MODEL = {"404": "There is no model of this name."}
 
 
-@router.get(MODELS, response_model=ModelListResponse, responses=_errors(401, 500, 503))
-async def list_models(context: Context) -> Response:
+@router.get(MODELS, responses=_errors(401, 500, 503))
+async def list_models(context: Context) -> ModelListResponse:
     """The model that is served, as OpenAI lists models."""
-    return json_response({"object": "list", "data": [_model(context.models.get())]})
+    return ModelListResponse(object="list", data=[_model(context.models.get())])
 
 
-@router.get(MODELS + "/{name:path}", response_model=ModelResponse, responses=_errors(401, 500, 503, **NO_SUCH_MODEL))
+@router.get(MODELS + "/{name:path}", responses=_errors(401, 500, 503, **NO_SUCH_MODEL))
 async def get_model(
     name: Annotated[str, Path(description="the model's name", min_length=1)], context: Context
-) -> Response:
+) -> ModelResponse:
     """The model of this name."""
     context.record.endpoint = MODELS
     served = context.models.get()
     _check_name(name, served)
-    return json_response(_model(served))
+    return _model(served)
 
 
 @direct.post(
@@ -88,7 +84,7 @@ async def get_model(
             **NO_SUCH_MODEL,
             **{"400": "The body is not JSON, or a field is unknown, wrong or cannot be honoured."},
         ),
-        200: {"content": {EVENT_STREAM: {"schema": {"type": "string", "description": STREAMED}}}},
+        200: stream_declaration(STREAMED),
     },
 )
 async def create_completion(request: CompletionRequest, context: Context) -> Response:
@@ -264,8 +260,8 @@ def _check_name(name: str, served: ServedModel) -> None:
         raise UnknownModelError(f"There is no model {name[:100]!r} here; there is {served.name!r}.", "model")
 
 
-def _model(served: ServedModel) -> Json:
-    return {"id": served.name, "object": "model", "created": CREATED, "owned_by": "attendant"}
+def _model(served: ServedModel) -> ModelResponse:
+    return ModelResponse(id=served.name, object="model", created=CREATED, owned_by="attendant")
 
 
 def _event(data: Any) -> bytes:

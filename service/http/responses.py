@@ -16,6 +16,7 @@ from service.engine.distributions import top_tokens
 from service.engine.tasks import Distribution, Generate, Generated, Hypothesis, Ids, NewTokens, Scored, TokenLogprobs
 from service.errors import ServiceError
 from service.http.models import ServedModel
+from service.http.schemas import InfoResponse
 from service.http.submission import Outcome
 from service.settings import Settings
 
@@ -101,23 +102,23 @@ def score_content(served: ServedModel, target: Ids, result: Scored) -> Json:
     }
 
 
-def info_content(served: ServedModel, settings: Settings) -> Json:
+def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
     described = served.description
-    return {
-        "version": version("attendant"),
-        "model": served.name,
-        "bundle": {
+    return InfoResponse(
+        version=version("attendant"),
+        model=served.name,
+        bundle={
             "sizes": asdict(described.sizes),
             "variants": list(described.variants),
             "special_ids": dict(described.special_ids),
             "produced_by": dict(described.produced_by),
         },
-        "precision": described.precision,
-        "provider": described.provider,
-        "provider_fallback": described.provider_fallback,
-        "threads": described.threads,
-        "lanes": described.lanes,
-        "limits": {
+        precision=described.precision,
+        provider=described.provider,
+        provider_fallback=described.provider_fallback,
+        threads=described.threads,
+        lanes=described.lanes,
+        limits={
             "max_source_length": described.max_source_length,
             "max_target_length": described.max_target_length,
             "max_rows": described.max_rows,
@@ -128,8 +129,8 @@ def info_content(served: ServedModel, settings: Settings) -> Json:
             "max_body_bytes": settings.max_body_bytes,
             "timeout_ms": settings.timeout_ms,
         },
-        "certificate": asdict(described.certificate),
-    }
+        certificate=asdict(described.certificate),
+    )
 
 
 class StreamedText:

@@ -20,6 +20,14 @@ HEADERS = [
 ]
 
 
+def stream_declaration(about: str, *names: str) -> dict[str, Any]:
+    """What OpenAPI says of a response in events: the schema of each."""
+    properties: dict[str, Any] = {"data": {"type": "string", "description": about}}
+    if names:
+        properties["event"] = {"type": "string", "enum": list(names)}
+    return {"content": {EVENT_STREAM: {"schema": {"type": "object", "required": ["data"], "properties": properties}}}}
+
+
 def server_sent(name: str, data: Any) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + encode(data) + b"\n\n"
 
