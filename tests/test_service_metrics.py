@@ -178,9 +178,9 @@ def test_every_combination_of_labels_is_there_before_the_first_request(metrics: 
             assert found["attendant_requests_total", labels] == 0
 
 
-def test_the_outcomes_are_the_types_of_the_errors() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ServiceError)]
-    assert {kind.type for kind in kinds} | {"ok", "cancelled"} == set(OUTCOMES)
+def test_the_outcomes_are_the_types_of_the_main_errors() -> None:
+    main = [errors.ServiceError, *errors.ServiceError.__subclasses__()]  # what derives from one counts as that one
+    assert {kind.type for kind in main} | {"ok", "cancelled"} == set(OUTCOMES)
 
 
 def test_all_that_an_engine_tells_is_counted() -> None:
