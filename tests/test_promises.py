@@ -1,0 +1,177 @@
+"""What the README promises, each promise by a test of its name, against `attendant serve` as a process.
+
+Promises are the list under "What it promises" in README.md; the first test holds both to each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.bundle import Bundle
+from model import reference
+from model.transformer import Transformer
+from tests.conftest import make_model
+from tests.engines import make_bundle
+from tests.processes import Process, requests, without_timing
+from tests.serving import events_of
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+FINAL_STATUSES = {200, 429, 503, 504}  # answered; refused at the door; stopping; too late
+
+
+def promises() -> list[str]:
+    section = README.split("What it promises", 1)[1].split("\n\n", 2)[1]
+    return re.findall(r"^- \*\*(.+?)\*\*", section, re.MULTILINE)
+
+
+def test_every_promise_of_the_readme_has_a_test_of_its_name() -> None:
+    found = promises()
+    assert len(found) >= 4
+    for promise in found:
+        name = "test_" + re.sub(r"\W+", "_", promise.lower()).strip("_")
+        assert name in globals(), f"{promise!r} has no {name}"
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return make_model(seed=3)
+
+
+@pytest.fixture(scope="module")
+def bundle(model: Transformer, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(model, tmp_path_factory.mktemp("promised") / "small")
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Bundle) -> Iterator[Process]:
+    process = Process(bundle, "--threads", "2", "--precision", "fp32")
+    yield process
+    assert process.stop()[0] == 0
+
+
+def in_threads(count: int, work: Any) -> None:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_the_same_answer_whatever_else_is_in_flight(server: Process) -> None:
+    asked = list(itertools.islice(requests(), 100))
+    alone = [without_timing(server.post(path, body)) for path, body in asked]
+    together: dict[int, Any] = {}
+
+    def client(number: int) -> None:
+        for place in range(number, len(asked), 16):
+            together[place] = without_timing(server.post(*asked[place]))
+
+    in_threads(16, client)
+    assert [together[place] for place in range(len(asked))] == alone
+
+
+def test_exactly_one_outcome(bundle: Bundle) -> None:
+    """Overload, deadlines, clients that leave and a reload at once: whoever waits gets one answer, counted once."""
+    server = Process(bundle, "--max-queue-requests", "8", "--max-rows", "4", "--threads", "1")
+    outcomes: Counter[int] = Counter()
+    lock = threading.Lock()
+    sent_and_left: list[int] = []
+
+    def client(number: int) -> None:
+        choose = random.Random(number)
+        for turn in range(12):
+            body = {"inputs": "abcdefghi"[: 1 + choose.randrange(9)], "beam_size": 1 + choose.randrange(4)}
+            if choose.random() < 0.2:
+                body["timeout_ms"] = 1 + choose.randrange(20)
+            if choose.random() < 0.2:
+                leave(server.port, body)
+                sent_and_left.append(1)
+                continue
+            status, text = server.post("/v1/generate", body)
+            assert json.loads(text)
+            with lock:
+                outcomes[status] += 1
+            if number == 0 and turn == 5:
+                server.signal(signal.SIGHUP)
+
+    in_threads(12, client)
+    assert set(outcomes) <= FINAL_STATUSES
+    assert outcomes[200] > 0
+    counted = re.findall(r'attendant_requests_total{endpoint="/v1/generate",outcome="(\w+)"} (\S+)', metrics(server))
+    by_outcome = {name: int(float(count)) for name, count in counted}
+    left_early = sum(by_outcome.values()) - sum(outcomes.values())  # counted too, once each
+    assert 0 <= left_early <= sum(sent_and_left)
+    assert by_outcome["ok"] >= outcomes[200]
+    assert by_outcome["queue_full"] >= outcomes[429]
+    assert server.stop()[0] == 0
+
+
+def leave(port: int, body: dict[str, Any]) -> None:
+    """Send a request and do not wait for its answer."""
+    content = json.dumps(body).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(content) + content
+        )
+
+
+def metrics(server: Process) -> str:
+    return server.ask("GET", "/metrics")[1]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_streamed_is_whole(beam_size: int, server: Process) -> None:
+    for text in ("abc", "ihgfedcb", "ca"):
+        asked = {"inputs": text, "beam_size": beam_size, "logprobs": True}
+        events = events_of(server.post("/v1/generate", {**asked, "stream": True})[1])
+        tokens = [data for name, data in events if name == "token"]
+        whole = json.loads(server.post("/v1/generate", asked)[1])["outputs"][0]["hypotheses"][0]
+        assert [token["token"] for token in tokens] == whole["tokens"]
+        assert "".join(token["text"] for token in tokens) == whole["text"]
+        assert events[-1][1]["outputs"][0]["hypotheses"][0] == whole
+
+
+def test_onnx_is_torch(server: Process, model: Transformer) -> None:
+    """The served answer is torch's own search on the torch model; `letters` are ids 4, 5, ... on both sides."""
+    for text in ("abc", "f", "ihgfedcb"):
+        source = [4 + ord(letter) - ord("a") for letter in text]
+        for beam_size in (1, 4):
+            (wanted,) = reference.beam(model, source, beam_size, 1.0, 1, max_length=20)
+            status, answer = server.post(
+                "/v1/generate", {"inputs": text, "beam_size": beam_size, "max_length": 20, "logprobs": True}
+            )
+            assert status == 200, answer
+            found = json.loads(answer)["outputs"][0]["hypotheses"][0]
+            assert found["logprobs"] == pytest.approx(list(wanted.logprobs), abs=1e-4)
+            assert found["finish_reason"] == wanted.finish_reason
+
+
+def test_ready_means_certified(model: Transformer, tmp_path: Path) -> None:
+    """A bundle that does not give the answers that torch gave at export never becomes ready."""
+    bundle = make_bundle(model, tmp_path / "drifting")
+    manifest = bundle.directory / "manifest.json"
+    value = json.loads(manifest.read_text(encoding="utf-8"))
+    value["certificate"]["samples"][0]["greedy"]["logprobs"][0] -= 0.01
+    manifest.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(AssertionError, match="fails its certificate on this machine"):
+        Process(bundle, "--precision", "fp32")
+
+
+def test_no_torch(server: Process) -> None:
+    """Serving imports no torch: the running process has mapped none of its files."""
+    maps = Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")
+    assert "onnxruntime" in maps
+    assert "libtorch" not in maps
