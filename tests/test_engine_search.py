@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.beam import GenerateSearch, repeating
-from service.engine.engine import make_search
+from service.engine.job import make_search
 from service.engine.sampling import SampleSearch, nucleus, uniform
-from service.engine.search import Row, Special, agreed
-from service.engine.tasks import Generate, Hypothesis, NextToken, Options, Score
+from service.engine.search import Live, Row, SpecialIds, common_prefix, most_probable
+from service.engine.tasks import Distribution, Generate, Hypothesis, NextToken, Options, Score, Scored, Timing
 
-SPECIAL = Special(pad=0, bos=1, eos=2)
+SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
 VOCABULARY = 6
+NO_TIME = Timing(0.0, 0.0, 0.0)
 Table = Callable[[tuple[int, ...]], np.ndarray]
 
 
@@ -39,9 +40,9 @@ def row(values: np.ndarray, top: int) -> Row:
     return Row(order.tolist(), values[order].tolist(), values)
 
 
-def run(search: Any, logprobs: Table, extra: int = 0) -> list[list[int]]:
-    """Drive a search to its end; the tokens that were certain after each step."""
-    certain = []
+def run(search: Any, logprobs: Table, extra: int = 0) -> list[Any]:
+    """Drive a search to its end; the agreed tokens after each step."""
+    agreed = []
     while not search.done:
         top = min(search.wanted() + extra, VOCABULARY)
         before = [list(live.ids) for live in search.live]
@@ -49,9 +50,8 @@ def run(search: Any, logprobs: Table, extra: int = 0) -> list[list[int]]:
         for parent, live in zip(parents, search.live, strict=False):
             assert live.ids[:-1] == before[parent]
         if isinstance(search, GenerateSearch):
-            sure = search.certain()
-            certain.append([] if sure is None else sure.ids)
-    return certain
+            agreed.append(search.agreed_tokens(0, search.agreed_length()))
+    return agreed
 
 
 def generate(logprobs: Table, prefix: tuple[int, ...] = (), extra: int = 0, **options: Any) -> tuple[Hypothesis, ...]:
@@ -111,19 +111,61 @@ def test_a_search_needs_no_more_candidates_than_it_asks_for(
 
 
 @settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 999), beam=st.integers(1, 4), samples=st.booleans())
-def test_a_token_that_was_certain_is_in_the_answer_and_is_never_taken_back(seed: int, beam: int, samples: bool) -> None:
+@given(seed=st.integers(0, 999), beam=st.integers(1, 4), samples=st.booleans(), prefix=st.sampled_from([(), (4, 3)]))
+def test_an_agreed_token_is_in_the_answer_and_is_never_taken_back(
+    seed: int, beam: int, samples: bool, prefix: tuple[int, ...]
+) -> None:
     options = (
         Options(temperature=1.0, num_hypotheses=beam, max_length=7, seed=seed)
         if samples
         else Options(beam_size=beam, max_length=7)
     )
-    search = make_search(SPECIAL, Generate(source=(), options=options))
-    certain = run(search, table(seed))
+    search = make_search(SPECIAL, Generate(source=(), prefix=prefix, options=options, top_logprobs=2))
+    agreed = run(search, table(seed))
     assert isinstance(search, GenerateSearch)
-    answer = list(search.best()[0].ids)
-    for earlier, later in itertools.pairwise([*certain, answer]):
-        assert later[: len(earlier)] == earlier
+    best = search.best()[0]
+    answer = (best.ids, best.logprobs[: len(best.ids)], best.top_logprobs[: len(best.ids)])
+    assert agreed[-1] == answer
+    for earlier, later in itertools.pairwise(agreed):
+        assert all(new[: len(old)] == old for old, new in zip(earlier, later, strict=True))
+
+
+def test_every_token_of_the_first_sample_is_agreed_at_once() -> None:
+    options = Options(temperature=1.0, num_hypotheses=3, max_length=7, min_length=7)
+    search = make_search(SPECIAL, Generate(source=(), options=options))
+    assert [len(ids) for ids, _, _ in run(search, table(0))] == [1, 2, 3, 4, 5, 6, 7]
+
+
+class CountedToken(int):
+    """A token that counts how often any is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedToken.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["beams agree", "beams never agree"])
+def test_finding_the_agreed_tokens_takes_a_few_comparisons_for_each_step(apart: bool) -> None:
+    length, beam = 200, 4
+    search = GenerateSearch(SPECIAL, Generate(source=(), options=Options(beam_size=beam, max_length=length + 1)))
+    CountedToken.compared = 0
+    for step in range(1, length + 1):
+        ids = [[3 + number * apart, *[4] * (step - 1)] for number in range(beam)]
+        search.live = [Live([CountedToken(token) for token in beams], [0.0] * step) for beams in ids]
+        assert search.agreed_length() == (0 if apart else step)
+    assert CountedToken.compared <= 2 * beam * length
+
+
+@pytest.mark.parametrize(("first", "second"), [([4] * 300, [4] * 300), ([4] * 300, [5] * 300), ([4, 5] * 99, [4] * 9)])
+def test_a_common_prefix_is_found_with_each_token_compared_about_once(first: list[int], second: list[int]) -> None:
+    expected = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(second))
+    CountedToken.compared = 0
+    assert common_prefix(list(map(CountedToken, first)), list(map(CountedToken, second))) == expected
+    assert CountedToken.compared <= 2 * len(second)
 
 
 def test_a_reported_score_is_that_of_the_reported_log_probabilities() -> None:
@@ -180,13 +222,17 @@ def test_a_score_is_that_of_every_token_and_the_end() -> None:
     search = make_search(SPECIAL, Score(source=(), target=(3, 5)))
     run(search, table(2))
     tokens = (3, 5, SPECIAL.eos)
-    assert search.logprobs == tuple(float(table(2)(tokens[:i])[t]) for i, t in enumerate(tokens))  # type: ignore[union-attr]
+    result = search.result(NO_TIME)
+    assert result == Scored(tuple(float(table(2)(tokens[:i])[t]) for i, t in enumerate(tokens)), NO_TIME)
 
 
 def test_the_next_token_distribution_is_the_one_after_the_prefix() -> None:
     search = make_search(SPECIAL, NextToken(source=(), prefix=(3, 5)))
     run(search, table(2))
-    np.testing.assert_array_equal(search.distribution, table(2)((3, 5)))  # type: ignore[union-attr]
+    result = search.result(NO_TIME)
+    assert isinstance(result, Distribution)
+    np.testing.assert_array_equal(result.logprobs, table(2)((3, 5)))
+    assert result.prefix_logprobs == (float(table(2)(())[3]), float(table(2)((3,))[5]))
 
 
 def test_samples_follow_the_distribution() -> None:
@@ -206,7 +252,7 @@ def test_samples_follow_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("few", [{"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.6}])
-def test_samples_stay_among_the_likeliest(few: dict[str, Any]) -> None:
+def test_samples_stay_among_the_most_probable(few: dict[str, Any]) -> None:
     values = table(5)(()).astype(np.float64)
     values[[SPECIAL.pad, SPECIAL.bos]] = -np.inf
     order = np.argsort(-values)
@@ -230,6 +276,113 @@ def test_a_seed_gives_the_same_samples_and_another_seed_others() -> None:
     assert len({hypothesis.ids for hypothesis in first}) > 1
 
 
+def test_samples_come_in_their_own_order() -> None:
+    """Sample k is the same whether it is asked for alone with the others or as the last of k."""
+    options = {"temperature": 1.5, "max_length": 8, "seed": 7}
+    samples = generate(table(1), num_hypotheses=6, **options)
+    for count in range(1, 6):
+        assert generate(table(1), num_hypotheses=count, **options) == samples[:count]
+    scores = [sample.score for sample in samples]
+    assert scores != sorted(scores, reverse=True)
+
+
+def test_samples_that_are_cut_short_come_in_their_own_order() -> None:
+    options = Options(temperature=2.0, num_hypotheses=8, max_length=9, seed=2)
+    search = make_search(SPECIAL, Generate(source=(), options=options))
+    whole = generate(table(1), **vars(options))
+    for _ in range(3):
+        search.advance([row(table(1)(tuple(live.ids)), 1) for live in search.live])
+    assert isinstance(search, GenerateSearch)
+    found = search.best(cut_short=True)
+    assert {hypothesis.finish_reason for hypothesis in found} == {"stop", "deadline"}
+    for short, full in zip(found, whole, strict=True):
+        assert short.ids == full.ids[:3]
+
+
+def expected_alternatives(logprobs: Table, ids: tuple[int, ...], count: int) -> tuple[tuple[int, float], ...]:
+    values = logprobs(ids)
+    order = sorted(range(VOCABULARY), key=lambda token: (-values[token], token))[:count]
+    return tuple((token, float(values[token])) for token in order)
+
+
+@pytest.mark.parametrize("count", [1, 3, VOCABULARY, 99])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam_size": 3, "num_hypotheses": 3},
+        {"beam_size": 2, "repetition_penalty": 1.5, "min_length": 3},
+        {"temperature": 1.0, "num_hypotheses": 3},
+        {"temperature": 1.0, "top_k": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("prefix", [(), (4, 3)], ids=len)
+def test_the_most_probable_tokens_are_recorded_at_every_position(
+    count: int, options: dict[str, Any], prefix: tuple[int, ...]
+) -> None:
+    task = Generate(source=(), prefix=prefix, options=Options(max_length=6, **options), top_logprobs=count)
+    for seed in range(4):
+        search = make_search(SPECIAL, task)
+        run(search, table(seed))
+        assert isinstance(search, GenerateSearch)
+        for found in search.best():
+            tokens = (*found.ids, SPECIAL.eos) if found.finish_reason == "stop" else found.ids
+            assert len(found.top_logprobs) == len(found.logprobs) == len(tokens)
+            for i, top in enumerate(found.top_logprobs):
+                assert top == expected_alternatives(table(seed), tokens[:i], count)
+
+
+def test_without_being_asked_for_no_alternatives_are_recorded() -> None:
+    assert generate(table(0), max_length=4)[0].top_logprobs == ()
+
+
+def test_of_equally_probable_tokens_the_smaller_id_comes_first() -> None:
+    values = np.array([-1.0, -2.0, -1.0, -0.5, -2.0, -1.0], np.float32)
+    assert [most_probable(values, count).tolist() for count in (1, 2, 3, 5, 9)] == [
+        [3],
+        [3, 0],
+        [3, 0, 2],
+        [3, 0, 2, 5, 1],
+        [3, 0, 2, 5, 1, 4],
+    ]
+
+
+def test_a_row_gives_the_same_tokens_whether_the_graph_has_enough_of_them_or_not() -> None:
+    values = table(1)(())
+    assert row(values, 1).top(4) == row(values, 5).top(4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 99),
+    top_k=st.integers(1, 7),
+    top_p=st.sampled_from([None, 0.7]),
+    penalty=st.sampled_from([0.7, 1.0, 1.4]),
+    ngram=st.integers(0, 2),
+    minimum=st.integers(0, 3),
+)
+def test_a_sample_is_the_same_from_the_graphs_top_k_and_from_the_whole_distribution(
+    seed: int, top_k: int, top_p: float | None, penalty: float, ngram: int, minimum: int
+) -> None:
+    options = Options(
+        temperature=1.3,
+        num_hypotheses=2,
+        max_length=6,
+        seed=seed,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=penalty,
+        no_repeat_ngram_size=ngram,
+        min_length=minimum,
+    )
+    searches = [SampleSearch(SPECIAL, Generate(source=(), options=options)) for _ in range(2)]
+    for search, graph_top_k in zip(searches, (VOCABULARY, 1), strict=True):
+        while not search.done:
+            search.advance([row(table(seed)(tuple(live.ids)), graph_top_k) for live in search.live])
+    assert searches[0].best() == searches[1].best()
+
+
 def test_when_time_is_up_the_best_so_far_is_answered() -> None:
     search = GenerateSearch(SPECIAL, Generate(source=(), options=Options(beam_size=2, max_length=9, min_length=9)))
     assert search.best(cut_short=True) == ()
@@ -237,6 +390,16 @@ def test_when_time_is_up_the_best_so_far_is_answered() -> None:
     found = search.best(cut_short=True)
     assert [hypothesis.finish_reason for hypothesis in found] == ["deadline"]
     assert found[0].ids == tuple(max(search.live, key=lambda live: live.total).ids)
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 2}, {"temperature": 1.0}], ids=str)
+def test_a_prefix_alone_is_no_answer_when_time_is_up(options: dict[str, Any]) -> None:
+    search = make_search(SPECIAL, Generate(source=(), prefix=(4, 3), options=Options(max_length=9, **options)))
+    for ids in ((), (4,)):
+        search.advance([row(table(1)(ids), 5)])
+        assert search.partial_result(NO_TIME) is None
+    search.advance([row(table(1)((4, 3)), 5)])
+    assert search.partial_result(NO_TIME) is not None
 
 
 def test_random_numbers_are_spread_evenly_and_depend_on_every_argument() -> None:
@@ -257,9 +420,3 @@ def test_the_nucleus_is_the_fewest_that_reach_the_share() -> None:
     ids, shares = nucleus(np.array([7, 8, 9]), np.array([0.2, 0.5, 0.3]), 0.5)
     assert (ids.tolist(), shares.tolist()) == ([8], [0.5])
     assert nucleus(np.array([7, 8, 9]), np.array([0.2, 0.5, 0.3]), 0.51)[0].tolist() == [8, 9]
-
-
-def test_sequences_agree_on_their_common_prefix() -> None:
-    assert agreed([[1, 2, 3], [1, 2, 4, 5], [1, 2]]) == 2
-    assert agreed([[1], [2]]) == 0
-    assert agreed([[1, 2]]) == 2

@@ -22,9 +22,10 @@ from starlette.routing import Route
 
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
-from service.errors import InvalidJSONError, MethodNotAllowedError, NotFoundError
+from service.errors import InvalidJSONError, NotFoundError
 from service.http import docs, native, openai
 from service.http.context import AppState
+from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
 from service.http.models import LoadEngine, ModelHolder
 from service.http.record import Traffic
@@ -51,8 +52,11 @@ def create_app(
     called if that one cannot serve. `app.state` has the `parts`, and `traffic`.
     """
     metrics = Metrics(registry or CollectorRegistry())
-    metrics.build_info(version("attendant"), _onnxruntime_version(), platform.python_version())
+    metrics.build_info(
+        version=version("attendant"), onnxruntime=_onnxruntime_version(), python=platform.python_version()
+    )
     models = ModelHolder(load or _engine_loader(settings, metrics), metrics, settings.grace_seconds)
+    metrics.read_levels_from(models.engines, lambda: models.ready)
     if engine is not None:
         models.put(engine)
 

@@ -41,12 +41,17 @@ class ModelHolder:
         self._served: ServedModel | None = None
         self._reloading = asyncio.Lock()
         self._closed: ServedModel | None = None
-        self._retired: set[asyncio.Task[None]] = set()
+        self._retired: dict[asyncio.Task[None], EngineInterface] = {}
         self.draining = False
 
     @property
     def ready(self) -> bool:
         return self._served is not None and not self.draining
+
+    def engines(self) -> list[EngineInterface]:
+        """Those that may still decode: the serving one, and those that it replaced."""
+        serving = [] if self._served is None else [self._served.engine]
+        return [*serving, *list(self._retired.values())]
 
     def get(self) -> ServedModel:
         if self._served is None:
@@ -58,16 +63,7 @@ class ModelHolder:
     def put(self, engine: EngineInterface) -> ServedModel:
         """Serve with this engine from now on."""
         self._served = ServedModel(engine)
-        described = self._served.description
-        self._metrics.model_info(
-            self._served.name,
-            described.precision,
-            described.provider,
-            described.provider_fallback is not None,
-            described.certificate.tolerance,
-        )
-        self._metrics.limits(described.max_rows, described.max_queue_requests, memory_limit())
-        self._metrics.ready(self.ready)
+        self._metrics.serving(self._served.description, memory_limit())
         return self._served
 
     async def start(self) -> ServedModel:
@@ -99,13 +95,12 @@ class ModelHolder:
 
     def _retire(self, old: ServedModel) -> None:
         task = asyncio.get_running_loop().create_task(asyncio.to_thread(old.engine.close, self._grace))
-        self._retired.add(task)
-        task.add_done_callback(self._retired.discard)
+        self._retired[task] = old.engine
+        task.add_done_callback(self._retired.pop)
 
     def refuse(self) -> None:
         """Take nothing new; what was accepted goes on."""
         self.draining = True
-        self._metrics.ready(False)
 
     async def close(self, grace: float) -> None:
         """Take nothing new, finish what was accepted within `grace` seconds, and end every engine."""
