@@ -6,7 +6,7 @@
                                 fast_encoder.onnx and fast_step.onnx for the CPU
     VARIANT/weights.bin         what they share
 
-`read_bundle` believes nothing: every file is there, is listed and has its digest; no path leaves the directory; every
+`read_bundle` trusts nothing: every file is there, is listed and has its digest; no path leaves the directory; every
 graph is an ONNX file whose weights are in the bundle; every field of the manifest has its type.
 
     BundleError          a sentence that names the file

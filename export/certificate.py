@@ -1,6 +1,6 @@
 """The certificate: sample inputs with the torch model's own answers, which travel with the bundle.
 
-Whoever loads the bundle replays it: each sample's target is forced through the graphs token by token, and every
+The service replays it when it starts: each sample's target is forced through the graphs token by token, and every
 log-probability must be within the variant's tolerance of torch's. An answer has at most max_length - 1 tokens, so that
 it can be scored with an end token after it; one that did not end by then has the finish_reason "length".
 """

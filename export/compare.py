@@ -28,7 +28,8 @@ ROUNDING_CAP = 10  # times the tolerance is one, whatever torch's rounding
 INT8_TOLERANCE = 1e-3  # of log-probabilities, nats, from the int8 reference that follows the graph's levels
 INT8_ATTENTION_TOLERANCE = 1e-4
 LEVEL_SLACK = 0.01  # levels, beside the half that rounding explains
-BATCH = 64
+LARGEST_BATCH = 64
+LARGEST_OUTPUT = 2**24  # log-probabilities of one batch of answers
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ def check_int8_values(
         found = {"logprobs": tracing.stepwise(*arguments)}
         served = {"logprobs": runner.stepwise(*arguments)}
         yield from _check_traced(" token by token", found, served, tracing, reference, inputs)
-    for batch in chunks(sorted(answers, key=lambda pair: len(pair[0])), BATCH):
+    longest = max((len(target) for _, target in answers), default=0) + 1
+    rows = min(LARGEST_BATCH, max(1, LARGEST_OUTPUT // (longest * runner.sizes.target_vocab)))
+    for batch in chunks(sorted(answers, key=lambda pair: len(pair[0])), rows):
         yield from _check_answers(tracing, reference, batch)
 
 

@@ -46,7 +46,7 @@ def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, 
     arrays = arrays_of(trained.model)
     for weight, values in arrays.items():
         if not np.isfinite(values).all():
-            raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; a training run that failed.")
+            raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
     samples = read_samples(run, trained)
 
     def fill(directory: Path) -> dict[str, Any]:

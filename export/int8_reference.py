@@ -41,11 +41,14 @@ class Trace:
         self.missing: list[str] = []
 
     def follow(self, name: str, value: Tensor, of_source: bool) -> Tensor:
-        """value (B, L, N), in levels -> the graph's levels"""
-        if name not in self.levels or self.levels[name].shape != value.shape:
+        """value (B, L, N), in levels -> the graph's levels, of which those of further padding are left out"""
+        found = self.levels.get(name)
+        if found is not None and of_source:
+            found = found[:, : value.shape[1]]
+        if found is None or found.shape != value.shape:
             self.missing.append(name)
             return value.round()
-        levels = self.levels[name].to(value.dtype)
+        levels = found.to(value.dtype)
         if of_source:  # padded positions say nothing
             levels = torch.where(self.is_source.unsqueeze(-1), levels, value.round())
         distance = (levels - value).abs().nan_to_num(nan=torch.inf)

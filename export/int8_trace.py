@@ -41,18 +41,20 @@ class TracingRunner(Runner):
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
 
-    def run(self, graph: str, feeds: Feeds) -> Feeds:
+    def run(self, graph: str, feeds: Feeds, *_: str) -> Feeds:
+        """All outputs, whichever are asked for, but the levels, which are kept."""
         outputs = super().run(graph, feeds)
         for value, products in self._products[graph].items():
             levels = outputs.pop(value)
             for product in products:
                 # (B, L, N) of a pass, (R, 1, N) or (R, N) of a step
                 self._seen.setdefault(product, []).append(levels if levels.ndim == 3 else levels[:, None])
-        for name, levels in outputs.items():
-            if levels.dtype == np.int8 and name.startswith(("cross_", "present_")):
+        for name, cache in outputs.items():
+            if cache.dtype == np.int8 and name.startswith(("cross_", "present_")):
                 kind, side, layer = name.split("_")
-                used = levels.shape[2] if kind == "cross" else int(feeds["position"].max()) + 1  # slots with a token
-                joined = levels[:, :, :used].transpose(0, 2, 1, 3).reshape(len(levels), used, -1)  # (B, L, D)
+                if kind == "present":
+                    cache = cache[:, :, : int(feeds["position"].max()) + 1]  # later slots are empty
+                joined = cache.transpose(0, 2, 1, 3).reshape(len(cache), cache.shape[2], -1)  # (B, L, D)
                 attention = "cross_attention" if kind == "cross" else "self_attention"
                 self._seen[f"decoder.{layer}.{attention} {side}"] = [joined]  # the last step holds all before it
         return outputs

@@ -2,6 +2,7 @@
 
 Every bound is in the code (export/variants.py, export/compare.py); the manifest's own may only be tighter.
 
+facts         the manifest's sizes, special ids, limits and tokenizers are the checkpoint's
 tolerance     the manifest allows no more drift than this version does
 interface     names, element types and axes of every graph are those of the table
 rows          a row gets the same bits alone, in a batch of any composition, and padded
@@ -24,6 +25,7 @@ import numpy as np
 from export import certificate, signature
 from export.bundle import LEAST_WIDTH, Bundle, Variant
 from export.compare import check_int8_values, check_values, random_inputs, worst
+from export.graphs import sizes_of
 from export.measure import check_measured, decode, measure
 from export.quantize import Range, calibrate
 from export.runner import Runner
@@ -31,7 +33,9 @@ from export.same_graphs import check_graphs
 from export.samples import Ids, Samples
 from export.variants import PRECISIONS
 from export.weights import arrays_of
-from model.tokenizer import PAD
+from model import tokenizer
+from model.checkpoint import TrainedModel
+from model.tokenizer import BOS, EOS, PAD, UNK
 
 RANGE_SLACK = 1e-3  # of a range, by which another processor may calibrate otherwise
 SEED = 1
@@ -40,8 +44,12 @@ SEED = 1
 def verify(bundle: Bundle, samples: Samples | None = None) -> list[str]:
     """All that is wrong with a bundle; against torch where the samples of its run, which hold the model, are given."""
     trained = samples.trained if samples else None
+    if trained and bundle.sizes != sizes_of(trained.config):
+        return [f"facts: the bundle is of {bundle.sizes}, and the checkpoint of {sizes_of(trained.config)}"]
     held = certificate.check_certificate(bundle.certificate, bundle.sizes.max_length, trained)
     problems = [f"certificate: {problem}" for problem in _guarded("its samples", held)]
+    if trained:
+        problems += _guarded("facts", check_facts(bundle, trained))
     for variant in bundle.variants.values():
         problems += [f"{variant.name} {problem}" for problem in _of_variant(bundle, variant, samples)]
     return problems
@@ -107,6 +115,21 @@ def _guarded(name: str, check: Iterator[str]) -> Iterator[str]:
     except Exception as error:  # onnxruntime's kinds have no common base, and a bundle's content can break any check
         reason = next(iter(str(error).splitlines()), "")
         yield f"{name}: the check cannot run: {type(error).__name__}: {reason}"
+
+
+def check_facts(bundle: Bundle, trained: TrainedModel) -> Iterator[str]:
+    limit = trained.config.max_length
+    special_ids = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
+    limits = {"max_source_length": limit - 1, "max_target_length": limit}
+    for name, found, expected in (
+        ("special_ids", bundle.special_ids, special_ids),
+        ("limits", bundle.limits, limits),
+    ):
+        if found != expected:
+            yield f"facts: {name} are {found}, and the checkpoint's {expected}"
+    for side, expected_tokenizer in (("source", trained.source), ("target", trained.target)):
+        if tokenizer.load(bundle.tokenizers[side]).to_str() != expected_tokenizer.to_str():
+            yield f"facts: the {side} tokenizer is not the checkpoint's"
 
 
 def check_interface(runner: Runner, variant: str) -> Iterator[str]:

@@ -116,14 +116,23 @@ def a_task() -> st.SearchStrategy[Task]:
     length = st.integers(4, 24)
     beams = st.builds(
         lambda beam, count, **rest: Options(beam_size=beam, num_hypotheses=min(beam, count), **rest),
-        beam=st.integers(1, 6), count=st.integers(1, 3), length_penalty=st.sampled_from([0.0, 0.7, 1.0]),
-        max_length=length, min_length=st.integers(0, 6), repetition_penalty=st.sampled_from([1.0, 1.3]),
+        beam=st.integers(1, 6),
+        count=st.integers(1, 3),
+        length_penalty=st.sampled_from([0.0, 0.7, 1.0]),
+        max_length=length,
+        min_length=st.integers(0, 6),
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
         no_repeat_ngram_size=st.sampled_from([0, 2]),
-    )  # fmt: skip
+    )
     samples = st.builds(
-        Options, num_hypotheses=st.integers(1, 4), max_length=length, temperature=st.sampled_from([0.7, 1.0]),
-        top_k=st.sampled_from([None, 3]), top_p=st.sampled_from([None, 0.8]), seed=st.integers(0, 99),
-    )  # fmt: skip
+        Options,
+        num_hypotheses=st.integers(1, 4),
+        max_length=length,
+        temperature=st.sampled_from([0.7, 1.0]),
+        top_k=st.sampled_from([None, 3]),
+        top_p=st.sampled_from([None, 0.8]),
+        seed=st.integers(0, 99),
+    )
     return st.one_of(
         st.builds(Generate, source=source, options=beams, prefix=prefix),
         st.builds(Generate, source=source, options=samples, prefix=prefix),

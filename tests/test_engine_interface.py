@@ -246,12 +246,14 @@ def test_a_deadline_that_has_passed_is_an_error(engine: Any, task: Task) -> None
     assert isinstance(callback.wait()[0], DeadlineError)
 
 
-@pytest.mark.parametrize(("prefix", "after", "expected"), [((), 2, Generated), ((5, 4), 0, DeadlineError)])
+@pytest.mark.parametrize(
+    ("prefix", "after", "seconds", "expected"), [((), 2, 0.4, Generated), ((5, 4), 0, 0.02, DeadlineError)]
+)
 def test_at_its_deadline_a_generation_answers_with_what_it_has_beyond_the_prefix(
-    kind: Kind, engine: Any, prefix: tuple[int, ...], after: int, expected: type
+    kind: Kind, engine: Any, prefix: tuple[int, ...], after: int, seconds: float, expected: type
 ) -> None:
     kind.pause(after=after)
-    callback, deadline = Callback(), time.monotonic() + 0.1
+    callback, deadline = Callback(), time.monotonic() + seconds
     engine.submit([generate(prefix=prefix, min_length=10)], callback, deadline=deadline)
     while time.monotonic() < deadline:
         time.sleep(0.01)

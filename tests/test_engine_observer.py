@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from export.bundle import Bundle
 from service.engine.engine import Engine
 from service.engine.observer import EngineObserver
 from service.engine.tasks import Generate, Generated, NewTokens, NextToken, Options, Score, Task
 from service.errors import QueueFullError
+from service.metrics import Metrics
 from tests.conftest import make_model
 from tests.engines import LONG, SOURCES, Callback, finish_all, generate, make_bundle, make_engine
 
@@ -198,3 +200,36 @@ def test_a_started_engine_with_two_lanes_tells_of_all_that_it_did(bundle: Bundle
     assert decoded == sum(rows for rows, _ in recorder.steps)
     assert sum(tokens for _, tokens, _ in recorder.encodings) == sum(len(task.source) + 1 for task in tasks)
     assert sum(len(waits) for waits, _, _ in recorder.encodings) == len(tasks)
+
+
+def test_the_services_metrics_are_what_a_real_engine_did(bundle: Bundle) -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    engine = make_engine(bundle, metrics, max_queue_requests=8)
+    metrics.read_levels_from(lambda: [engine], lambda: True)
+
+    def value(name: str, **labels: str) -> float:
+        found = registry.get_sample_value(f"attendant_{name}", labels)
+        assert found is not None
+        return found
+
+    results = engine.run([generate(SOURCES[0]), generate(SOURCES[1], beam_size=3), Score(source=(4,), target=(5,))])
+    lengths = [len(found.hypotheses[0].logprobs) for found in results if isinstance(found, Generated)]
+    assert value("target_tokens_total") == sum(lengths)
+    assert value("source_tokens_total") == len(SOURCES[0]) + 1 + len(SOURCES[1]) + 1 + 2
+    assert value("wasted_tokens_total", reason="pruned") == value("batch_rows_sum") - sum(lengths) - 2  # the score's
+    assert value("first_token_seconds_count") == value("inter_token_seconds_count") == 2
+    assert value("queue_seconds_count") == 3
+
+    waiting = engine.submit([Generate(source=(4,), options=LONG)] * 8, Callback(8))
+    with pytest.raises(QueueFullError):
+        engine.submit([generate([4])], Callback())
+    assert (value("requests_waiting"), value("requests_running")) == (8, 0)
+    engine.iteration()
+    assert (value("requests_waiting"), value("requests_running")) == (0, 8)
+    waiting.cancel()
+    engine.submit([generate([4])], Callback(), deadline=time.monotonic() - 1)
+    finish_all(engine)
+    assert value("wasted_tokens_total", reason="cancelled") == 8
+    assert (value("queue_rejections_total"), value("deadline_hits_total")) == (1, 1)
+    assert (value("requests_waiting"), value("requests_running")) == (0, 0)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from export.bundle import Bundle
+from service.engine.distributions import most_probable
 from service.engine.kv_cache import NEW_ROW
 from service.engine.resources import CACHE_SHARE, rows_that_fit
 from service.engine.runner import MAX_BINDINGS, Runner
 from service.engine.runtime import Runtime
-from service.engine.search import most_probable
 from tests.conftest import make_model
 from tests.engines import make_bundle
 

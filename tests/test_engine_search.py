@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,51 +13,9 @@ from hypothesis import strategies as st
 
 from service.engine.beam import GenerateSearch, repeating
 from service.engine.job import make_search
-from service.engine.sampling import SampleSearch, nucleus, uniform
-from service.engine.search import Live, Row, SpecialIds, common_prefix, most_probable
-from service.engine.tasks import Distribution, Generate, Hypothesis, NextToken, Options, Score, Scored, Timing
-
-SPECIAL = SpecialIds(pad=0, bos=1, eos=2)
-VOCABULARY = 6
-NO_TIME = Timing(0.0, 0.0, 0.0)
-Table = Callable[[tuple[int, ...]], np.ndarray]
-
-
-def table(seed: int, vocabulary: int = VOCABULARY) -> Table:
-    """The log-probabilities after any prefix: a function of the seed and the prefix alone."""
-
-    def logprobs(prefix: tuple[int, ...]) -> np.ndarray:
-        rng = np.random.default_rng([seed, *prefix])
-        logits = rng.normal(size=vocabulary) * 2
-        return (logits - np.log(np.exp(logits).sum())).astype(np.float32)
-
-    return logprobs
-
-
-def row(values: np.ndarray, top: int) -> Row:
-    order = np.argsort(-values, kind="stable")[:top]
-    return Row(order.tolist(), values[order].tolist(), values)
-
-
-def run(search: Any, logprobs: Table, extra: int = 0) -> list[Any]:
-    """Drive a search to its end; the agreed tokens after each step."""
-    agreed = []
-    while not search.done:
-        top = min(search.wanted() + extra, VOCABULARY)
-        before = [list(live.ids) for live in search.live]
-        parents = search.advance([row(logprobs(tuple(ids)), top) for ids in before])
-        for parent, live in zip(parents, search.live, strict=False):
-            assert live.ids[:-1] == before[parent]
-        if isinstance(search, GenerateSearch):
-            agreed.append(search.agreed_tokens(0, search.agreed_length()))
-    return agreed
-
-
-def generate(logprobs: Table, prefix: tuple[int, ...] = (), extra: int = 0, **options: Any) -> tuple[Hypothesis, ...]:
-    search = make_search(SPECIAL, Generate(source=(), prefix=prefix, options=Options(**options)))
-    run(search, logprobs, extra)
-    assert isinstance(search, GenerateSearch)
-    return search.best()
+from service.engine.search import Live, common_prefix
+from service.engine.tasks import Distribution, Generate, NextToken, Options, Score, Scored
+from tests.tables import NO_TIME, SPECIAL, VOCABULARY, Table, generate, row, run, table
 
 
 def every_hypothesis(logprobs: Table, max_length: int, penalty: float) -> list[tuple[float, tuple[int, ...]]]:
@@ -97,16 +54,25 @@ def test_beam_one_is_greedy(seed: int) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    seed=st.integers(0, 999), beam=st.integers(1, 5), penalty=st.sampled_from([0.0, 1.0]), minimum=st.integers(0, 4),
-    repetition=st.sampled_from([1.0, 0.5, 1.7]), ngram=st.integers(0, 2), length=st.integers(1, 6),
-)  # fmt: skip
+    seed=st.integers(0, 999),
+    beam=st.integers(1, 5),
+    penalty=st.sampled_from([0.0, 1.0]),
+    minimum=st.integers(0, 4),
+    repetition=st.sampled_from([1.0, 0.5, 1.7]),
+    ngram=st.integers(0, 2),
+    length=st.integers(1, 6),
+)
 def test_a_search_needs_no_more_candidates_than_it_asks_for(
     seed: int, beam: int, penalty: float, minimum: int, repetition: float, ngram: int, length: int
 ) -> None:
     options = {
-        "beam_size": beam, "length_penalty": penalty, "min_length": minimum, "max_length": length,
-        "repetition_penalty": repetition, "no_repeat_ngram_size": ngram,
-    }  # fmt: skip
+        "beam_size": beam,
+        "length_penalty": penalty,
+        "min_length": minimum,
+        "max_length": length,
+        "repetition_penalty": repetition,
+        "no_repeat_ngram_size": ngram,
+    }
     assert generate(table(seed), **options) == generate(table(seed), extra=99, **options)
 
 
@@ -128,12 +94,6 @@ def test_an_agreed_token_is_in_the_answer_and_is_never_taken_back(
     assert agreed[-1] == answer
     for earlier, later in itertools.pairwise(agreed):
         assert all(new[: len(old)] == old for old, new in zip(earlier, later, strict=True))
-
-
-def test_every_token_of_the_first_sample_is_agreed_at_once() -> None:
-    options = Options(temperature=1.0, num_hypotheses=3, max_length=7, min_length=7)
-    search = make_search(SPECIAL, Generate(source=(), options=options))
-    assert [len(ids) for ids, _, _ in run(search, table(0))] == [1, 2, 3, 4, 5, 6, 7]
 
 
 class CountedToken(int):
@@ -235,70 +195,6 @@ def test_the_next_token_distribution_is_the_one_after_the_prefix() -> None:
     assert result.prefix_logprobs == (float(table(2)(())[3]), float(table(2)((3,))[5]))
 
 
-def test_samples_follow_the_distribution() -> None:
-    """The first token of 4,000 samples, against softmax(log p / temperature) without padding and start."""
-    values = table(5)(()).astype(np.float64)
-    shares = np.exp(values / 0.8)
-    shares[[SPECIAL.pad, SPECIAL.bos]] = 0
-    shares /= shares.sum()
-    counts = np.zeros(VOCABULARY)
-    for seed in range(4000):
-        options = Options(temperature=0.8, max_length=1, seed=seed)
-        search = SampleSearch(SPECIAL, Generate(source=(), options=options))
-        run(search, table(5))
-        found = search.best()[0]
-        counts[found.ids[0] if found.ids else SPECIAL.eos] += 1
-    assert np.abs(counts / 4000 - shares).max() < 0.03
-
-
-@pytest.mark.parametrize("few", [{"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.6}])
-def test_samples_stay_among_the_most_probable(few: dict[str, Any]) -> None:
-    values = table(5)(()).astype(np.float64)
-    values[[SPECIAL.pad, SPECIAL.bos]] = -np.inf
-    order = np.argsort(-values)
-    shares = np.exp(values[order])
-    allowed = set(order[: few.get("top_k", VOCABULARY)].tolist())
-    if "top_p" in few:
-        shares = shares[: few.get("top_k", VOCABULARY)] / shares[: few.get("top_k", VOCABULARY)].sum()
-        allowed &= set(order[: int(np.searchsorted(np.cumsum(shares), few["top_p"])) + 1].tolist())
-    seen = set()
-    for seed in range(200):
-        found = generate(table(5), temperature=1.0, max_length=1, seed=seed, **few)[0]
-        seen.add(found.ids[0] if found.ids else SPECIAL.eos)
-    assert seen == allowed
-
-
-def test_a_seed_gives_the_same_samples_and_another_seed_others() -> None:
-    options = {"temperature": 1.5, "num_hypotheses": 4, "max_length": 8}
-    first = generate(table(1), seed=7, **options)
-    assert first == generate(table(1), seed=7, **options)
-    assert first != generate(table(1), seed=8, **options)
-    assert len({hypothesis.ids for hypothesis in first}) > 1
-
-
-def test_samples_come_in_their_own_order() -> None:
-    """Sample k is the same whether it is asked for alone with the others or as the last of k."""
-    options = {"temperature": 1.5, "max_length": 8, "seed": 7}
-    samples = generate(table(1), num_hypotheses=6, **options)
-    for count in range(1, 6):
-        assert generate(table(1), num_hypotheses=count, **options) == samples[:count]
-    scores = [sample.score for sample in samples]
-    assert scores != sorted(scores, reverse=True)
-
-
-def test_samples_that_are_cut_short_come_in_their_own_order() -> None:
-    options = Options(temperature=2.0, num_hypotheses=8, max_length=9, seed=2)
-    search = make_search(SPECIAL, Generate(source=(), options=options))
-    whole = generate(table(1), **vars(options))
-    for _ in range(3):
-        search.advance([row(table(1)(tuple(live.ids)), 1) for live in search.live])
-    assert isinstance(search, GenerateSearch)
-    found = search.best(cut_short=True)
-    assert {hypothesis.finish_reason for hypothesis in found} == {"stop", "deadline"}
-    for short, full in zip(found, whole, strict=True):
-        assert short.ids == full.ids[:3]
-
-
 def expected_alternatives(logprobs: Table, ids: tuple[int, ...], count: int) -> tuple[tuple[int, float], ...]:
     values = logprobs(ids)
     order = sorted(range(VOCABULARY), key=lambda token: (-values[token], token))[:count]
@@ -337,50 +233,9 @@ def test_without_being_asked_for_no_alternatives_are_recorded() -> None:
     assert generate(table(0), max_length=4)[0].top_logprobs == ()
 
 
-def test_of_equally_probable_tokens_the_smaller_id_comes_first() -> None:
-    values = np.array([-1.0, -2.0, -1.0, -0.5, -2.0, -1.0], np.float32)
-    assert [most_probable(values, count).tolist() for count in (1, 2, 3, 5, 9)] == [
-        [3],
-        [3, 0],
-        [3, 0, 2],
-        [3, 0, 2, 5, 1],
-        [3, 0, 2, 5, 1, 4],
-    ]
-
-
 def test_a_row_gives_the_same_tokens_whether_the_graph_has_enough_of_them_or_not() -> None:
     values = table(1)(())
     assert row(values, 1).top(4) == row(values, 5).top(4)
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    seed=st.integers(0, 99),
-    top_k=st.integers(1, 7),
-    top_p=st.sampled_from([None, 0.7]),
-    penalty=st.sampled_from([0.7, 1.0, 1.4]),
-    ngram=st.integers(0, 2),
-    minimum=st.integers(0, 3),
-)
-def test_a_sample_is_the_same_from_the_graphs_top_k_and_from_the_whole_distribution(
-    seed: int, top_k: int, top_p: float | None, penalty: float, ngram: int, minimum: int
-) -> None:
-    options = Options(
-        temperature=1.3,
-        num_hypotheses=2,
-        max_length=6,
-        seed=seed,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=penalty,
-        no_repeat_ngram_size=ngram,
-        min_length=minimum,
-    )
-    searches = [SampleSearch(SPECIAL, Generate(source=(), options=options)) for _ in range(2)]
-    for search, graph_top_k in zip(searches, (VOCABULARY, 1), strict=True):
-        while not search.done:
-            search.advance([row(table(seed)(tuple(live.ids)), graph_top_k) for live in search.live])
-    assert searches[0].best() == searches[1].best()
 
 
 def test_when_time_is_up_the_best_so_far_is_answered() -> None:
@@ -402,21 +257,8 @@ def test_a_prefix_alone_is_no_answer_when_time_is_up(options: dict[str, Any]) ->
     assert search.partial_result(NO_TIME) is not None
 
 
-def test_random_numbers_are_spread_evenly_and_depend_on_every_argument() -> None:
-    numbers = [uniform(seed, stream, step) for seed in range(20) for stream in range(10) for step in range(10)]
-    assert len(set(numbers)) == len(numbers)
-    assert np.histogram(numbers, bins=10, range=(0, 1))[0] == pytest.approx(np.full(10, 200), rel=0.25)
-    assert uniform(-1, 0, 0) != uniform(1, 0, 0)
-
-
 def test_repeating_tokens_complete_an_n_gram_that_is_there() -> None:
     assert repeating([1, 2, 3, 1, 2], 3) == {3}
     assert repeating([1, 2, 3], 1) == {1, 2, 3}
     assert repeating([1, 2], 3) == set()
     assert repeating([1, 2, 1], 0) == set()
-
-
-def test_the_nucleus_is_the_fewest_that_reach_the_share() -> None:
-    ids, shares = nucleus(np.array([7, 8, 9]), np.array([0.2, 0.5, 0.3]), 0.5)
-    assert (ids.tolist(), shares.tolist()) == ([8], [0.5])
-    assert nucleus(np.array([7, 8, 9]), np.array([0.2, 0.5, 0.3]), 0.51)[0].tolist() == [8, 9]

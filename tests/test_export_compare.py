@@ -83,10 +83,8 @@ def test_the_grid_has_the_shortest_and_the_longest_and_nothing_longer(limit: int
     assert max(point.target.shape[1] for point in points) == limit
 
 
-@pytest.mark.parametrize("limit", [3, 8])
-def test_a_model_of_few_positions_is_verified(limit: int, tmp_path: Path) -> None:
-    pairs = [(a + b, "A") for a in "abcf" for b in "gkl"] if limit == 8 else [(a, "A") for a in "abcfgkl"]
-    run = write_run(tmp_path / "run", pairs, scale=1.0, max_length=limit)
+def test_a_model_of_few_positions_is_verified(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [(a, "A") for a in "abcfgkl"], scale=1.0, max_length=3)
     bundle = read_bundle(export_unproven(run, tmp_path / "bundle"))
     found = verify(bundle, read_samples(run, load_trained(run)))
     assert [problem for problem in found if "differs from torch" not in problem] == []  # random weights leave no margin

@@ -138,6 +138,19 @@ def test_no_length_is_frozen(lengths: list[int], target_length: int) -> None:
     check_full(model, lengths, target_length, session(model, "full"))
 
 
+@pytest.mark.parametrize("kind", ["", "fast_"])
+def test_the_longest_source_may_be_padded_to_the_next_width(kind: str) -> None:
+    """max_length is no multiple of the widths that give the same bits in every batch."""
+    model = make_model(max_length=30)
+    encoder = session(model, f"{kind}encoder")
+    source, source_length = sources([30, 3])
+    wide = np.pad(source, [(0, 0), (0, signature.padded_width(30) - 30)], constant_values=PAD)
+    exact = encoder.run(None, {"source": source, "source_length": source_length})
+    for mine, theirs in zip(encoder.run(None, {"source": wide, "source_length": source_length}), exact, strict=True):
+        np.testing.assert_allclose(mine[0, :, :30], theirs[0], atol=1e-5)
+        np.testing.assert_allclose(mine[1, :, :3], theirs[1, :, :3], atol=1e-5)
+
+
 @pytest.mark.parametrize("score", CHOICES["score"])
 def test_the_reference_evaluator_of_onnx_gives_the_same_values(score: str) -> None:
     model = make_model(score=score)

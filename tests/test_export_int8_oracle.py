@@ -67,7 +67,7 @@ def problems(
     names = ("fast_encoder", "fast_step") if fast else ("encoder", "step", "full")
     graphs = {name: graphs[name] for name in names}
     runner = Runner(graphs, sizes_of(model.config))
-    answers = list(zip(sources, decode_sources(GraphStepper(runner), sources, 1), strict=True)) if sources else []
+    answers = list(zip(sources, decode_sources(GraphStepper(runner), sources), strict=True)) if sources else []
     calibration = {name: dataclasses.asdict(values) for name, values in ranges.items()}
     yield from check_int8_values(runner, graphs, model, calibration, fast, answers)
 
@@ -213,11 +213,24 @@ def test_a_norm_weight_off_by_a_hundredth_is_found(
     assert first_problem(tampered(graphs, tmp_path, nudge), model, ranges)
 
 
+def test_a_mistake_in_the_full_graph_alone_is_found(
+    graphs: dict[str, Path], model: Transformer, ranges: dict[str, Range], tmp_path: Path
+) -> None:
+    def zero(arrays: dict[str, Any]) -> bool:
+        changed = arrays.get("decoder.1.feed_forward.narrow.bias")
+        if changed is not None:
+            changed[:] = 0
+        return changed is not None
+
+    wrong = graphs | {"full": tampered(graphs, tmp_path, zero)["full"]}
+    assert first_problem(wrong, model, ranges, fast=False).startswith("levels are off at batch 1")
+
+
 def test_a_token_that_the_reference_would_not_choose_is_found(
     graphs: dict[str, Path], model: Transformer, ranges: dict[str, Range]
 ) -> None:
     runner = Runner({name: graphs[name] for name in ("fast_encoder", "fast_step")}, sizes_of(model.config))
-    answer = decode_sources(GraphStepper(runner), SOURCES[:1], 1)[0]
+    answer = decode_sources(GraphStepper(runner), SOURCES[:1])[0]
     answer[2] = 4 + (answer[2] - 3) % 7  # any other
     calibration = {name: dataclasses.asdict(values) for name, values in ranges.items()}
     found = list(check_int8_values(runner, graphs, model, calibration, True, [(SOURCES[0], answer)]))

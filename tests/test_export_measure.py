@@ -13,7 +13,7 @@ from export.bundle import Bundle, read_bundle
 from export.measure import check_measured, decode, differing, measure
 from export.runner import Runner
 from export.samples import Samples, read_samples
-from export.verify import check_calibration, verify
+from export.verify import check_calibration, check_facts, verify
 from model.checkpoint import load_trained
 from service.info import describe_bundle, describe_machine, text_of
 from tests.exporting import edit_manifest, export_unproven, write_run
@@ -86,6 +86,23 @@ def test_ranges_that_are_not_the_checkpoints_are_found(bundle: Bundle, samples: 
     assert list(check_calibration(dataclasses.replace(variant, calibration=missing), samples)) == [
         f"calibration: {name} is missing"
     ]
+
+
+def test_facts_of_the_manifest_that_are_not_the_checkpoints_are_found(
+    bundle: Bundle, samples: Samples, tmp_path: Path
+) -> None:
+    trained = samples.trained
+    assert list(check_facts(bundle, trained)) == []
+    swapped = {"source": bundle.tokenizers["target"], "target": bundle.tokenizers["target"]}
+    for changed, problem in (
+        (dataclasses.replace(bundle, tokenizers=swapped), "facts: the source tokenizer is not the checkpoint's"),
+        (dataclasses.replace(bundle, special_ids=bundle.special_ids | {"eos": 2}), "facts: special_ids are"),
+        (dataclasses.replace(bundle, limits=bundle.limits | {"max_target_length": 64}), "facts: limits are"),
+    ):
+        assert next(check_facts(changed, trained)).startswith(problem)
+    other = write_run(tmp_path / "other", d_ff=32)
+    [only] = verify(bundle, read_samples(other, load_trained(other)))
+    assert only.startswith("facts: the bundle is of Sizes(")
 
 
 def shown(described: dict[str, Any]) -> str:

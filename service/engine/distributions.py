@@ -1,4 +1,4 @@
-"""Softmax over a vocabulary: pure functions of log-probabilities."""
+"""Softmax and top-k over a vocabulary: pure functions of log-probabilities."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def top_tokens(logprobs: Array, count: int, temperature: float) -> TopTokens:
     probabilities = np.exp(scaled)
     positive = probabilities > 0
     entropy = max(0.0, -float((probabilities[positive] * scaled[positive]).sum()))
-    best = _top_ids(scaled, count or len(scaled))
+    best = most_probable(scaled, count or len(scaled))
     return TopTokens(best.tolist(), probabilities[best].tolist(), scaled[best].tolist(), entropy)
 
 
-def _top_ids(logprobs: Array, count: int) -> Array:
-    """Ids of the `count` largest, largest first, the smaller id first among equals."""
+def most_probable(logprobs: Array, count: int) -> Array:
+    """(V,) -> the ids of the `count` largest, largest first; the smaller id first among equals, as in the graphs."""
     if count >= len(logprobs):
         return np.argsort(-logprobs, kind="stable")
-    best = np.sort(np.argpartition(-logprobs, count - 1)[:count])
-    return best[np.argsort(-logprobs[best], kind="stable")]
+    threshold = np.partition(logprobs, -count)[-count]
+    ids = np.flatnonzero(logprobs >= threshold)
+    return ids[np.argsort(-logprobs[ids], kind="stable")[:count]]

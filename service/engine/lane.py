@@ -130,11 +130,13 @@ class Lane:
     def _forget(self, jobs: list[Job]) -> None:
         left = set(jobs)
         self._jobs = [job for job in self._jobs if job not in left]
+        if self._without_token:
+            self._without_token = [job for job in self._without_token if job not in left]
 
     def _report_first_tokens(self, now: float) -> None:
         missing = []
         for job in self._without_token:
-            if job.finished:
+            if job.finished:  # its search has failed
                 continue
             if job.has_token():
                 self._observer.first_token(now - job.submitted)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.engine.beam import BANNED, GenerateSearch, repeating
-from service.engine.search import Live, Row, most_probable
+from service.engine.distributions import most_probable
+from service.engine.search import Live, Row
 from service.engine.tasks import Array, Hypothesis
 
 

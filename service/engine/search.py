@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from service.engine.distributions import most_probable
 from service.engine.tasks import Array, Distribution, Ids, NextToken, Result, Score, Scored, Timing, TokenLogprobs
 
 AgreedTokens = tuple[Ids, tuple[float, ...], tuple[TokenLogprobs, ...]]  # ids, log-probabilities, alternatives
@@ -41,15 +42,6 @@ class Row(NamedTuple):
             return self.ids[:count], self.logprobs[:count]
         ids = most_probable(self.all, count)
         return ids.tolist(), self.all[ids].tolist()
-
-
-def most_probable(logprobs: Array, count: int) -> Array:
-    """(V,) -> the ids of the `count` largest, largest first; the smaller id first among equals, as in the graph."""
-    if count >= len(logprobs):
-        return np.argsort(-logprobs, kind="stable")
-    threshold = np.partition(logprobs, -count)[-count]
-    ids = np.flatnonzero(logprobs >= threshold)
-    return ids[np.argsort(-logprobs[ids], kind="stable")[:count]]
 
 
 @dataclass(slots=True)
