@@ -104,7 +104,6 @@ class FakeEngine:
         self.failure: Exception | None = None  # every task fails with it
         self.failures: dict[Ids, Exception] = {}  # the tasks of a source fail with it
         self.refusal: Exception | None = None  # submit raises it
-        self.paused: set[Ids] = set()  # sources whose tasks do not even begin, until resumed
         self.submitted: list[Task] = []
         self.submissions = 0
         self._most_requests = max_queue_requests
@@ -175,7 +174,6 @@ class FakeEngine:
     def resume(self) -> None:
         with self.changed:
             self.pause_after = None
-            self.paused = set()
             self.changed.notify_all()
 
     def _run(self) -> None:
@@ -186,7 +184,7 @@ class FakeEngine:
                 for job, outcome in outcomes:
                     if outcome is not None:
                         job.on_event(Finished(job.index, outcome))
-                pause = POLL if self.paused or self.pause_after is not None else 0
+                pause = POLL if self.pause_after is not None else 0
                 if self._jobs or self._stop_at is None:
                     self.changed.wait(pause if self._jobs else None)
 
@@ -201,7 +199,7 @@ class FakeEngine:
             return self.failure or self.failures[job.task.source]
         if job.deadline is not None and time.monotonic() >= job.deadline:
             return self._late(job)
-        if job.task.source in self.paused or (self.pause_after is not None and len(job.ids) >= self.pause_after):
+        if self.pause_after is not None and len(job.ids) >= self.pause_after:
             return None
         if isinstance(job.task, NextToken):
             return self._distribution(job.task)

@@ -8,9 +8,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,35 @@ def test_what_is_scored_again_is_what_was_reported(server: Process) -> None:
         scored = json.loads(server.post("/v1/score", {"source": "abc", "target": found["text"]})[1])
         if found["finish_reason"] == "stop":
             assert scored["logprob"] == pytest.approx(found["score"], abs=1e-4)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 5}])
+def test_the_alternatives_of_a_completion_are_the_next_tokens_of_its_prefixes(
+    server: Process, sampling: dict[str, Any]
+) -> None:
+    body = {"model": "small", "prompt": "ihgfedcb", "max_tokens": 8, "logprobs": 3, **sampling}
+    found = json.loads(server.post("/v1/completions", body)[1])["choices"][0]["logprobs"]
+    assert found["tokens"]
+    for place, top in enumerate(found["top_logprobs"]):
+        asked = {"source": body["prompt"], "prefix_tokens": found["tokens"][:place], "top_k": 3}
+        tokens = json.loads(server.post("/v1/next-token", asked)[1])["tokens"]
+        assert list(top)[:3] == [token["token"] for token in tokens]
+        assert list(top.values())[:3] == pytest.approx([token["logprob"] for token in tokens], abs=1e-5)
+        assert top[found["tokens"][place]] == pytest.approx(found["token_logprobs"][place], abs=1e-5)
+
+
+def test_clients_that_vanish_leave_nothing_running(server: Process) -> None:
+    body = json.dumps({"inputs": ["ihgfedcb"] * 8, "beam_size": 4, "max_length": 60}).encode()
+    head = b"POST /v1/generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for number in range(60):
+        with socket.create_connection(("127.0.0.1", server.port), 60) as raw:
+            raw.sendall((head + body)[: None if number % 4 else -5])
+    levels = r"^attendant_requests_(?:running|waiting) (\S+)"
+    for _ in range(600):
+        if re.findall(levels, server.ask("GET", "/metrics")[1], re.M) == ["0.0", "0.0"]:
+            return
+        time.sleep(0.05)
+    pytest.fail("requests of clients that are gone still run")
 
 
 def test_a_reload_under_load_drops_nothing(server: Process) -> None:

@@ -271,8 +271,8 @@ def test_what_the_engine_raises_is_answered_by_its_kind(service: Service) -> Non
 
 def test_an_input_that_reaches_its_deadline_empty_handed_leaves_the_others_their_answers(service: Service) -> None:
     alone = service.generate(inputs=["cat", "bee"]).json()
-    service.engine.paused = {service.engine.source_tokenizer.encode("dog")}
-    answer = service.generate(inputs=["cat", "dog", "bee"], timeout_ms=100).json()
+    service.engine.failures = {service.engine.source_tokenizer.encode("dog"): DeadlineError("the deadline passed.")}
+    answer = service.generate(inputs=["cat", "dog", "bee"]).json()
     assert [answer["outputs"][0], answer["outputs"][2]] == alone["outputs"]
     late = answer["outputs"][1]
     assert (late["hypotheses"], late["error"]["type"], late["error"]["field"]) == ([], "deadline", None)

@@ -20,7 +20,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from service.engine.tasks import Finished, Generate, Generated, Hypothesis, NewTokens, Options
-from service.errors import NotReadyError, QueueFullError
+from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.http.app import create_app
 from service.http.planning import input_seed
 from service.settings import Settings
@@ -390,8 +390,8 @@ def test_a_completion_is_submitted_once_whatever_it_asks_for(stream: bool, logpr
 
 
 def test_a_prompt_whose_deadline_passed_leaves_the_others_their_choices(serve: Callable[..., Service]) -> None:
-    service = serve(timeout_ms=300)
-    service.engine.paused = {service.engine.source_tokenizer.encode("cow")}
+    service = serve()
+    service.engine.failures = {service.engine.source_tokenizer.encode("cow"): DeadlineError("the deadline passed.")}
     answer = service.create(["cow", "cat"], n=1)
     assert [choice.finish_reason for choice in answer.choices] == ["length", "stop"]
     assert answer.choices[0].text == ""

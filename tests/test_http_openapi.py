@@ -20,6 +20,7 @@ from openapi_spec_validator import validate
 
 from export.bundle import BundleError
 from model.tokenizer import learn
+from service.errors import DeadlineError
 from service.http import schemas
 from service.http.app import create_app
 from service.settings import Settings
@@ -115,9 +116,9 @@ def test_keys_are_declared_where_they_are_set(document: dict[str, Any]) -> None:
 
 def test_answers_are_what_their_models_say(tmp_path: Path) -> None:
     with in_process(tmp_path) as service:
-        service.engine.paused = {service.engine.source_tokenizer.encode("dog")}
+        service.engine.failures = {service.engine.source_tokenizer.encode("dog"): DeadlineError("the deadline passed.")}
         for path, body, kind in (
-            ("/v1/generate", {"inputs": ["cat", "dog"], "logprobs": True, "timeout_ms": 50}, schemas.GenerateResponse),
+            ("/v1/generate", {"inputs": ["cat", "dog"], "logprobs": True}, schemas.GenerateResponse),
             ("/v1/next-token", {"source": "cat", "temperature": 0.01, "top_k": 0}, schemas.NextTokenResponse),
             ("/v1/score", {"source": "cat", "target": "K"}, schemas.ScoreResponse),
         ):

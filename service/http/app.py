@@ -22,9 +22,10 @@ from starlette.routing import Route
 
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
-from service.errors import InvalidJSONError, MethodNotAllowedError, NotFoundError
+from service.errors import InvalidJSONError, NotFoundError
 from service.http import docs, native, openai
 from service.http.context import AppState
+from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
 from service.http.models import LoadEngine, ModelHolder
 from service.http.record import Traffic

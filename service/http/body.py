@@ -12,7 +12,8 @@ from contextlib import suppress
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
-from service.errors import BodyTimeoutError, BodyTooLargeError, InvalidJSONError, UnsupportedEncodingError
+from service.errors import BodyTooLargeError, InvalidJSONError
+from service.http.errors import BodyTimeoutError, UnsupportedEncodingError
 
 HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding")
 COMPRESSED = (b"gzip", b"x-gzip", b"deflate")

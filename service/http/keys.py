@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 
-from service.errors import ForbiddenError, UnauthorizedError
+from service.errors import UnauthorizedError
+from service.http.errors import ForbiddenError
 from service.settings import Settings
 
 OPEN_PATHS = ("/healthz", "/readyz")

@@ -9,17 +9,9 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import (
-    BodyTimeoutError,
-    CancelledError,
-    ForbiddenError,
-    HeadersTooLargeError,
-    MethodNotAllowedError,
-    QueueFullError,
-    ServiceError,
-    UnauthorizedError,
-)
+from service.errors import CancelledError, QueueFullError, ServiceError, UnauthorizedError
 from service.http.body import Body
+from service.http.errors import BodyTimeoutError, ForbiddenError, HeadersTooLargeError, MethodNotAllowedError
 from service.http.keys import Keys
 from service.http.record import Record, Traffic
 from service.http.responses import Json, encode, error_content, opaque_error

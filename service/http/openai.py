@@ -10,8 +10,9 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from service.engine.tasks import Generated, Hypothesis, NewTokens, TokenLogprobs
-from service.errors import DeadlineError, InvalidFieldError, ServiceError, UnknownModelError
+from service.errors import DeadlineError, InvalidFieldError, ServiceError
 from service.http.context import Context, RequestContext
+from service.http.errors import UnknownModelError
 from service.http.middleware import native_error
 from service.http.models import ServedModel, plan_with
 from service.http.native import ERRORS, Responses
