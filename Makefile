@@ -10,7 +10,7 @@ SETTINGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean
+.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -91,6 +91,9 @@ image-check: .venv/serve ## build, start, ask, watch and drain the image (needs 
 
 deploy-check: ## Prometheus' and Compose's own checks of the configuration, and every alert's cases
 	deploy/check.sh
+
+cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
+	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))
 
 .venv/bench: .venv/all
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'

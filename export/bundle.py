@@ -6,7 +6,7 @@
                                 fast_encoder.onnx and fast_step.onnx for the CPU
     VARIANT/weights.bin         what they share
 
-`read_bundle` believes nothing: every file is there, is listed and has its digest; no path leaves the directory; every
+`read_bundle` trusts nothing: every file is there, is listed and has its digest; no path leaves the directory; every
 graph is an ONNX file whose weights are in the bundle; every field of the manifest has its type.
 
     BundleError          a sentence that names the file
@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -57,6 +57,7 @@ class Variant:
     graphs: dict[str, Path]
     tolerance: float
     calibration: dict[str, dict[str, Any]]  # product: the range of its input; empty where nothing is quantized
+    measured: dict[str, float] = field(default_factory=dict)  # drift and rates on held-out inputs, at export
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,14 @@ MANIFEST_FIELDS: dict[str, Any] = {
             "graphs": (dict, str),
             "tolerance": float,
             "calibration": (dict, {"low": float, "high": float, "cached": (list, float)}),
+            "measured": (dict, float),
         },
     ),
     "files": (dict, str),
     "certificate": dict,
     "produced_by": (dict, str),
 }
+OPTIONAL = ("measured",)  # fields that a manifest may lack
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -109,7 +112,9 @@ def read_bundle(directory: Path) -> Bundle:
         graphs = {graph: directory / path for graph, path in variant["graphs"].items()}
         for path in graphs.values():
             _check_graph(path, directory, manifest["files"])
-        variants[name] = Variant(name, graphs, variant["tolerance"], variant["calibration"])
+        variants[name] = Variant(
+            name, graphs, variant["tolerance"], variant["calibration"], variant.get("measured", {})
+        )
     return Bundle(
         directory=directory,
         name=manifest["name"],
@@ -256,7 +261,7 @@ def _check_fields(value: Any, fields: Any, where: str, path: Path) -> None:
     if isinstance(fields, dict):
         _check_type(value, dict, at, path)
         for name in fields:
-            if name not in value:
+            if name not in value and name not in OPTIONAL:
                 raise BundleError(f"{path}: {at} lacks the field {name!r}.")
         for name, inner in value.items():
             if name not in fields:

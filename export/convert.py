@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import torch
@@ -17,18 +18,21 @@ from export.builder import Array, WeightStore
 from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
 from export.graphs import sizes_of
-from export.quantize import CALIBRATION_PAIRS, Range, calibrate
+from export.measure import decode, measure
+from export.quantize import Range, calibrate
+from export.runner import Runner
+from export.samples import calibration_pairs, read_samples
 from export.variants import DEFAULT, PRECISIONS, build_variant_graph, graphs_of
 from export.verify import verify
 from export.weights import arrays_of
 from model import checkpoint
 from model.checkpoint import TrainedModel
 from model.config import ModelConfig
-from model.data import read_pairs, read_references
 from model.tokenizer import BOS, EOS, PAD, UNK
 
+__all__ = ["calibration_pairs", "convert", "describe", "describe_variants", "write_graphs"]
+
 WEIGHTS = "weights.bin"
-HELD_OUT = 1000  # sources that must decode to torch's tokens
 TOKENIZERS = {"source": "tokenizers/source.json", "target": "tokenizers/target.json"}
 
 
@@ -39,22 +43,28 @@ class VerificationError(BundleError):
 def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False) -> Bundle:
     """Write a bundle of a trained run, if it proves to be the same model."""
     trained = checkpoint.load_trained(run)
-    texts = held_out_sources(run, trained)
+    arrays = arrays_of(trained.model)
+    for weight, values in arrays.items():
+        if not np.isfinite(values).all():
+            raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
+    samples = read_samples(run, trained)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
-        arrays = arrays_of(trained.model)
-        ranges = calibrate(trained.config, arrays, calibration_pairs(run, trained))
+        ranges = calibrate(trained.config, arrays, samples.calibration)
+        certificate = make_certificate(trained, samples.texts)
+        described = describe_variants(variants, trained.config, ranges)
         for variant in variants:
             write_graphs(variant, trained.config, arrays, ranges, directory / variant)
-        return describe(
-            run, trained, name, make_certificate(trained, texts), describe_variants(variants, trained.config, ranges)
-        )
+            graphs = {graph: directory / path for graph, path in described[variant]["graphs"].items()}
+            runner = Runner(graphs, sizes_of(trained.config))
+            described[variant]["measured"] = measure(runner, decode(runner, samples), samples, certificate)
+        return describe(run, trained, name, certificate, described)
 
     def prove(bundle: Bundle) -> None:
-        problems = verify(bundle, trained, texts)
+        problems = verify(bundle, samples)
         if problems:
             raise VerificationError(
                 "\n".join(["the exported graphs are not the model, so nothing is written:", *problems])
@@ -62,22 +72,6 @@ def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, 
 
     write_bundle(out, fill, prove, force)
     return read_bundle(out)
-
-
-def held_out_sources(run: Path, trained: TrainedModel) -> list[str]:
-    """Distinct sources of the run's samples that the model can read."""
-    texts = list(read_references(run / checkpoint.SAMPLES))
-    ids = trained.source.encode_batch(texts)
-    fitting = [text for text, encoded in zip(texts, ids, strict=True) if len(encoded) < trained.config.max_length]
-    return fitting[:HELD_OUT]
-
-
-def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[list[int], list[int]]]:
-    """Evenly spaced samples of the run, as ids, that fit the model."""
-    pairs = list(read_pairs(run / checkpoint.SAMPLES))
-    chosen = pairs[:: max(1, len(pairs) // CALIBRATION_PAIRS)]
-    encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
-    return [(source, target) for source, target in encoded if max(len(source), len(target)) < trained.config.max_length]
 
 
 def write_graphs(

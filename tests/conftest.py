@@ -29,6 +29,15 @@ def make_model(seed: int = 0, **changes: Any) -> Transformer:
     return Transformer(ModelConfig(**{**SMALL, **changes})).eval()
 
 
+def with_random_biases(model: Transformer) -> Transformer:
+    """The model with biases and norms that are not 0 and 1, so that a forgotten one shows."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
 @pytest.fixture
 def write_tsv(tmp_path: Path) -> Callable[..., Path]:
     def write(*lines: str, name: str = "corpus.tsv") -> Path:

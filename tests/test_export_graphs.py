@@ -19,7 +19,7 @@ from export.weights import arrays_of
 from model.config import CHOICES
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Transformer
-from tests.conftest import make_model
+from tests.conftest import make_model, with_random_biases
 
 GRID = list(itertools.product(*(CHOICES[name] for name in ("score", "positions", "norm", "activation"))))
 SHAPES: list[dict[str, Any]] = [
@@ -121,7 +121,7 @@ def test_every_shape_exports(changes: dict[str, Any]) -> None:
 
 
 def check_choice(**changes: Any) -> None:
-    model = make_model(**changes)
+    model = with_random_biases(make_model(**changes))
     check_full(model, [4, 7, 1], 5, session(model, "full"))
     request = np.array([0, 1, 1, 2, 2])
     target = targets(5, 6)
@@ -138,6 +138,19 @@ def test_no_length_is_frozen(lengths: list[int], target_length: int) -> None:
     check_full(model, lengths, target_length, session(model, "full"))
 
 
+@pytest.mark.parametrize("kind", ["", "fast_"])
+def test_the_longest_source_may_be_padded_to_the_next_width(kind: str) -> None:
+    """max_length is no multiple of the widths that give the same bits in every batch."""
+    model = make_model(max_length=30)
+    encoder = session(model, f"{kind}encoder")
+    source, source_length = sources([30, 3])
+    wide = np.pad(source, [(0, 0), (0, signature.padded_width(30) - 30)], constant_values=PAD)
+    exact = encoder.run(None, {"source": source, "source_length": source_length})
+    for mine, theirs in zip(encoder.run(None, {"source": wide, "source_length": source_length}), exact, strict=True):
+        np.testing.assert_allclose(mine[0, :, :30], theirs[0], atol=1e-5)
+        np.testing.assert_allclose(mine[1, :, :3], theirs[1, :, :3], atol=1e-5)
+
+
 @pytest.mark.parametrize("score", CHOICES["score"])
 def test_the_reference_evaluator_of_onnx_gives_the_same_values(score: str) -> None:
     model = make_model(score=score)
@@ -147,6 +160,21 @@ def test_the_reference_evaluator_of_onnx_gives_the_same_values(score: str) -> No
     reference = ReferenceEvaluator(build_graph("full", model.config, arrays_of(model))).run(None, feeds)
     for mine, theirs in zip(found, reference, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("graph", ["step", "fast_step"])
+@pytest.mark.parametrize(("past", "positions"), [(0, [0]), (3, [3]), (3, [0, 5])])
+def test_a_step_whose_past_has_no_slot_for_the_new_token_fails(graph: str, past: int, positions: list[int]) -> None:
+    model = make_model()
+    sizes, rows, run = sizes_of(model.config), len(positions), session(model, graph)
+    feeds = {"token": np.full(rows, 4), "position": np.array(positions), "top": np.array([1])}
+    feeds["source_length"] = np.full(rows, 4)
+    for value in signature.inputs(graph, sizes):
+        if value.kind == "cache":
+            slots = 4 if value.name.startswith("cross_") else past
+            feeds[value.name] = np.ones((rows, sizes.heads, slots, sizes.head), np.float32)
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=r"out of|must be positive"):
+        run.run(["logprobs"], feeds)
 
 
 @pytest.mark.parametrize("graph", signature.GRAPHS)

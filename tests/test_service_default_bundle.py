@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from export.bundle import Bundle, digest, read_bundle
-from export.verify import check_weights
+from export.same_graphs import check_graphs
 from model import checkpoint
 from service.engine.engine import Engine
 from service.http.app import create_app
@@ -43,8 +43,8 @@ def test_it_was_made_from_the_committed_checkpoint(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("variant", ["fp32", "int8"])
-def test_every_weight_in_it_is_the_checkpoints(bundle: Bundle, variant: str) -> None:
-    assert list(check_weights(bundle.variants[variant], checkpoint.load_trained(CHECKPOINT))) == []
+def test_every_node_and_weight_in_it_is_the_checkpoints(bundle: Bundle, variant: str) -> None:
+    assert list(check_graphs(bundle.variants[variant], checkpoint.load_trained(CHECKPOINT))) == []
 
 
 def test_its_tokenizers_are_the_checkpoints(bundle: Bundle) -> None:
@@ -64,8 +64,8 @@ def test_it_is_small_and_int8_is_a_third_of_fp32(bundle: Bundle) -> None:
 def test_it_answers_as_its_certificate_says(bundle: Bundle, precision: str) -> None:
     from service.engine.engine import EngineSettings
 
-    described = Engine(bundle, EngineSettings(precision=precision)).describe()["certificate"]
-    assert described["drift"] <= described["tolerance"]
+    described = Engine(bundle, EngineSettings(precision=precision)).description.certificate
+    assert described.drift <= described.tolerance
 
 
 def lines_of(page: str) -> list[tuple[str, dict[str, Any], str]]:
