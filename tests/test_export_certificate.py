@@ -84,7 +84,8 @@ def test_answers_that_do_not_end_leave_room_for_an_end_token(held: dict[str, Any
 def test_a_bundle_whose_answers_do_not_end_can_be_served(run: Path, held: dict[str, Any], tmp_path: Path) -> None:
     assert any(sample["greedy"]["finish_reason"] == "length" for sample in held["samples"])
     bundle = read_bundle(export_unproven(run, tmp_path / "bundle", ("fp32",)))
-    assert Engine(bundle, EngineSettings(precision="fp32", threads=1)).drift <= PRECISIONS["fp32"].tolerance
+    engine = Engine(bundle, EngineSettings(precision="fp32", threads=1))
+    assert engine.description.certificate.drift <= PRECISIONS["fp32"].tolerance
 
 
 def test_an_answer_too_long_to_be_served_is_a_problem(held: dict[str, Any], trained: TrainedModel) -> None:
