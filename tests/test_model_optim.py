@@ -30,7 +30,7 @@ class Line(nn.Module):
         return self.w * x + self.b
 
 
-# Loss before each step, and w and b: the first rows of the notes' table; the next follow by the same rule.
+# Loss before each step, and w and b: the notes print the first step; the next rows are computed by the same rule.
 SGD_ROWS = [
     (33.0, 0.0, 0.0),
     (24.7524, 0.28, 0.10),
