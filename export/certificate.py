@@ -66,15 +66,15 @@ def _answer(hypothesis: Hypothesis) -> dict[str, Any]:
 def drift(certificate: dict[str, Any], runner: Runner) -> float:
     """The largest distance of a variant's log-probabilities from the certificate's; NaN if any is NaN."""
     distances: list[Array] = []
-    for samples in chunks(certificate["samples"], 8):
-        source, source_length = padded([[*sample["source_ids"], EOS] for sample in samples], PAD)
-        answers = [sample["greedy"] for sample in samples]
-        endings = [[EOS] if answer["finish_reason"] == "stop" else [] for answer in answers]
-        said = [[*answer["ids"], *ending] for answer, ending in zip(answers, endings, strict=True)]
+    replayed = [(s, s[search]) for s in certificate["samples"] for search in ("greedy", "beam") if search in s]
+    for batch in chunks(replayed, 8):
+        source, source_length = padded([[*sample["source_ids"], EOS] for sample, _ in batch], PAD)
+        endings = [[EOS] if answer["finish_reason"] == "stop" else [] for _, answer in batch]
+        said = [[*answer["ids"], *ending] for (_, answer), ending in zip(batch, endings, strict=True)]
         target, _ = padded([[BOS, *ids[:-1]] for ids in said], PAD)
         found = runner.stepwise(source, source_length, target)
-        for row, (sample, ids) in enumerate(zip(samples, said, strict=True)):
-            distances.append(np.abs(found[row, np.arange(len(ids)), ids] - sample["greedy"]["logprobs"]))
+        for row, ((sample, answer), ids) in enumerate(zip(batch, said, strict=True)):
+            distances.append(np.abs(found[row, np.arange(len(ids)), ids] - answer["logprobs"]))
             next_token = sample["next_token"]
             distances.append(np.abs(found[row, 0, next_token["ids"]] - next_token["logprobs"]))
     return float(np.concatenate(distances).max())  # unlike Python's max, it does not pass over NaN

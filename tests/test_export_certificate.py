@@ -59,6 +59,14 @@ def test_one_nan_among_numbers_is_not_passed_over(held: dict[str, Any], trained:
     assert np.isnan(drift(spoiled, runner))
 
 
+@pytest.mark.parametrize("name", ["greedy", "beam", "next_token"])
+def test_every_log_probability_counts(name: str, held: dict[str, Any], trained: TrainedModel) -> None:
+    runner: Any = Constant(-1.0, trained.config.target_vocab)
+    changed = copy.deepcopy(held)
+    changed["samples"][3][name]["logprobs"][0] = 1000.0
+    assert drift(changed, runner) == 1001.0
+
+
 def test_a_nan_drift_is_a_problem(run: Path, trained: TrainedModel, tmp_path: Path) -> None:
     bundle = read_bundle(export_unproven(run, tmp_path / "bundle", ("fp32",)))
     runner: Any = Constant(np.nan, trained.config.target_vocab)
