@@ -1,7 +1,7 @@
 """Attention, smallest part first: masked softmax, three scores, many heads.
 
 B batch   H heads   T queries   S keys   D d_model   d = D / H features of a head
-A mask is True where a query may look, and broadcasts to (B, H, T, S).
+A mask is true at the keys that a query attends to, and broadcasts to (B, H, T, S).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the last axis, where what is masked out gets exactly no weight (a row with nothing left: all 0)."""
+    """Softmax over the last axis; a masked position has weight exactly 0 (a row that is masked whole: all 0)."""
     if mask is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
@@ -54,12 +54,12 @@ def gaussian_score(q: Tensor, k: Tensor) -> Tensor:
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Each head's slice of the features: (..., T, H d) -> (..., H, T, d)"""
+    """(..., T, H d) -> (..., H, T, d)"""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """The slices side by side again: (..., H, T, d) -> (..., T, H d)"""
+    """(..., H, T, d) -> (..., T, H d)"""
     return x.transpose(-3, -2).flatten(-2)
 
 
@@ -102,17 +102,18 @@ class MultiHeadAttention(nn.Module):
         return dot_score(q, k) if self.score == "dot" else gaussian_score(q, k)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, want_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """What each query gathers, (B, T, D), and where it looked, (B, H, T, S), if that is asked for."""
-        if self.score == "dot" and not want_weights and k.shape[-2] >= FUSED_FROM_KEYS:
-            share = self.dropout.share if self.training else 0.0
-            weights = None
-            gathered = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=share)
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: list[Tensor] | None = None
+    ) -> Tensor:
+        """q (B, H, T, d), k and v (B, H, S, d) -> (B, T, D); the attention weights (B, H, T, S) go to `weights`."""
+        if self.score == "dot" and weights is None and k.shape[-2] >= FUSED_FROM_KEYS:
+            p = self.dropout.p if self.training else 0.0
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
         else:
-            weights = masked_softmax(self.scores(q, k), mask)
-            gathered = self.dropout(weights) @ v  # (B, H, T, d)
-        return self.project_out(join_heads(gathered)), weights if want_weights else None
+            attention = masked_softmax(self.scores(q, k), mask)
+            attended = self.dropout(attention) @ v  # (B, H, T, d)
+            if weights is not None:
+                weights.append(attention)
+        return self.project_out(join_heads(attended))
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         bias = self.project_in.bias

@@ -4,7 +4,7 @@
     RUN/source.tokenizer.json        and target.tokenizer.json
     RUN/history.jsonl                a line per logged step and per validation
     RUN/samples.tsv                  some pairs of the validation file, for export
-    RUN/step-00001000/               a checkpoint: model.safetensors, optimizer.safetensors, state.json
+    RUN/step-00001000/               a checkpoint: model, optimizer and (with ema) ema.safetensors, state.json
     RUN/best-00001000/               the best so far: model.safetensors (averaged), state.json
 
 A released model is the same without the steps: its model.safetensors lies beside config.json.
@@ -34,7 +34,7 @@ from model.tokenizer import load as load_tokenizer
 from model.transformer import Transformer
 
 CONFIG, STATE = "config.json", "state.json"
-MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "source.tokenizer.json", "target.tokenizer.json"
 HISTORY = "history.jsonl"
 SAMPLES = "samples.tsv"
@@ -145,13 +145,16 @@ def checkpoint_path(run: Path, step: int, kind: str = "step") -> Path:
 
 
 def save_training(
-    run: Path, step: int, model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, Any]
-) -> None:
+    run: Path, step: int, model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, Any],
+    ema: dict[str, Tensor] | None = None,
+) -> None:  # fmt: skip
     """A checkpoint from which training goes on exactly as if it had not stopped."""
 
     def fill(directory: Path) -> None:
         save_weights(weights_of(model), directory / MODEL)
         save_file(_flatten(optimizer), directory / OPTIMIZER)
+        if ema:
+            save_weights(ema, directory / EMA)
         write_json(state, directory / STATE)
 
     write_directory(checkpoint_path(run, step), fill)
@@ -159,6 +162,12 @@ def save_training(
 
 def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
     _unflatten(optimizer, load_file(checkpoint / OPTIMIZER))
+
+
+def load_ema(checkpoint: Path, device: torch.device) -> dict[str, Tensor]:
+    """The moving average in a checkpoint; empty where the run had none."""
+    path = checkpoint / EMA
+    return load_file(path, device=str(device)) if path.exists() else {}
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

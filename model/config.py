@@ -6,6 +6,7 @@ Every option is one line: its name, its default, its unit or its choices. `--set
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ CHOICES = {
     "precision": ("auto", "fp32", "bf16"),
     "device": ("auto", "cpu", "cuda"),
 }
+RATES = {"paper": 1.0, "cosine": 1e-3, "trapezoid": 1e-3}  # learning_rate where none is given
+SIZED_BY_RATE = ("adam", "rmsprop", "muon")  # an update moves a weight by about the learning rate
+HIGHEST_PEAK = 0.1  # of those: beyond it no weight survives its first updates
+PAPER_FACTORS = (0.01, 100.0)  # of the paper's schedule: outside, a peak was meant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +48,9 @@ class ModelConfig:
     activation: str = "relu"
     tie: str = "auto"  # three: both embeddings and the output; two: target embedding and output; none
     bias: bool = True  # biases in projections, feed-forward and LayerNorm
-    dropout: float = 0.1  # share of each sub-layer's output, and of embeddings plus positions, set to 0
-    attention_dropout: float = 0.1  # share of the attention weights set to 0
-    ff_dropout: float = 0.1  # share of the feed-forward's inner features set to 0
+    dropout: float = 0.1  # p, on each sub-layer's output and on embeddings plus positions
+    attention_dropout: float = 0.1  # p, on the attention weights
+    ff_dropout: float = 0.1  # p, on the feed-forward's inner features
     max_length: int = 512  # tokens of one side, the end token included
 
     def problems(self) -> list[str]:
@@ -83,44 +88,69 @@ class TrainConfig:
     accumulate: int = 1  # batches per update
     optimizer: str = "adam"
     schedule: str = "paper"  # paper: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5); cosine and trapezoid end at 0
-    learning_rate: float = 1.0  # the schedule's factor: its peak for cosine and trapezoid
+    learning_rate: float = 0.0  # cosine, trapezoid: the peak; paper: a factor; 0: 1e-3, 1e-3 and 1
     warmup: int = 4000  # updates
-    decay: float = 0.3  # trapezoid: the share of the updates over which the rate falls to 0
+    decay: float = 0.3  # trapezoid: the fraction of the updates, at the end, over which the rate falls to 0
     momentum: float = 0.9  # optimizer=momentum, muon
     beta1: float = 0.9  # optimizer=adam, and where muon uses it
     beta2: float = 0.98  # optimizer=adam
     epsilon: float = 1e-9  # optimizer=adam, adagrad, rmsprop
     alpha: float = 0.99  # optimizer=rmsprop: decay of the squared gradient
-    weight_decay: float = 0.0  # decoupled for adam (AdamW)
+    weight_decay: float = 0.0  # decoupled for adam (AdamW) and muon (matrices only)
     clip: float = 1.0  # largest gradient norm; 0: no limit
     label_smoothing: float = 0.1  # probability spread over the other classes
     precision: str = "auto"  # auto: bf16 where the device computes in it, else fp32
     device: str = "auto"  # auto: cuda where there is one
     compile: bool = False  # torch.compile the model
     validate_every: int = 1000  # updates between checkpoints, each validated
+    validate_sources: int = 0  # sources decoded by a validation with select=error, evenly spaced; 0: all
+    ema: float = (
+        0.0  # decay per update of an exponential moving average of the weights, the result in place of `average`
+    )
     average: int = 5  # checkpoints averaged for validation and for the result; 1: none
     keep: int = 3  # last checkpoints kept on disk (at least as many as are averaged)
     patience: int = 0  # validations without improvement before stopping; 0: never stop early
     select: str = "loss"  # what the best checkpoint is best at: validation loss, or greedy sequence error
+    select_ignore: str = (
+        ""  # select=error: a regular expression, left out of outputs and targets before they are compared
+    )
     log_every: int = 50  # updates between lines of history
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        if self.learning_rate == 0:
+            object.__setattr__(self, "learning_rate", RATES.get(self.schedule, 1.0))
+
     def problems(self) -> list[str]:
-        found = _problems_of_choices(self)
+        found = _problems_of_choices(self) + self._problems_of_rate()
         for name in ("steps", "batch_tokens", "accumulate", "warmup", "validate_every", "average", "keep", "log_every"):
             if getattr(self, name) < 1:
                 found.append(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("momentum", "beta1", "beta2", "alpha", "label_smoothing"):
+        for name in ("momentum", "beta1", "beta2", "alpha", "label_smoothing", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 found.append(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        for name in ("epsilon", "weight_decay", "clip", "patience", "seed"):
+        for name in ("epsilon", "weight_decay", "clip", "patience", "seed", "validate_sources"):
             if getattr(self, name) < 0:
                 found.append(f"{name} must not be negative, not {getattr(self, name)}")
-        if self.learning_rate <= 0:
-            found.append(f"learning_rate must be above 0, not {self.learning_rate}")
         if not 0 <= self.decay <= 1:
             found.append(f"decay must be in [0, 1], not {self.decay}")
+        try:
+            re.compile(self.select_ignore)
+        except re.error as error:
+            found.append(f"select_ignore takes a regular expression, and {self.select_ignore!r} is none: {error}")
         return found
+
+    def _problems_of_rate(self) -> list[str]:
+        if self.learning_rate < 0:
+            return [f"learning_rate must be above 0, not {self.learning_rate}"]
+        low, high = PAPER_FACTORS if self.schedule == "paper" else (0, HIGHEST_PEAK)
+        if self.optimizer not in SIZED_BY_RATE or low <= self.learning_rate <= high:
+            return []
+        if self.schedule == "paper":
+            meant = f"a factor of the paper's rate, from {low:g} to {high:g}; take schedule=cosine to give a peak"
+        else:
+            meant = f"the peak rate, at most {high:g} with optimizer={self.optimizer}"
+        return [f"learning_rate={self.learning_rate:g} cannot be meant: with schedule={self.schedule} it is {meant}"]
 
     def validate(self) -> TrainConfig:
         return _raise_if_any(self)
@@ -150,6 +180,8 @@ def build(preset: str, overrides: dict[str, Any]) -> tuple[ModelConfig, TrainCon
     if preset not in PRESETS:
         raise ConfigError(f"--preset takes one of {', '.join(PRESETS)}, not {preset!r}.")
     values = {**PRESETS[preset], **overrides}
+    if "learning_rate" not in overrides and values.get("schedule") != PRESETS[preset].get("schedule"):
+        values.pop("learning_rate", None)  # the preset's belongs to its own schedule
     model_names = {field.name for field in dataclasses.fields(ModelConfig)}
     model = ModelConfig(**{k: v for k, v in values.items() if k in model_names})
     train = TrainConfig(**{k: v for k, v in values.items() if k not in model_names})

@@ -30,7 +30,7 @@ def error_rates(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[
         wrong += distance > 0
         edits += distance
         tokens += length
-    return ErrorRates(100 * wrong / len(outputs), 100 * edits / tokens)
+    return ErrorRates(100 * wrong / len(outputs), 100 * edits / max(tokens, 1))
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:

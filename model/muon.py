@@ -18,26 +18,33 @@ ITERATIONS = 5
 UPDATE_SIZE = 0.4  # root mean square of an update, in learning rates: about what Adam's has
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
-    """Roughly U V^T of each matrix U S V^T: (N, rows, columns) -> the same shape, by a Newton-Schulz iteration."""
+def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Roughly U V^T of each matrix U S V^T, by a Newton-Schulz iteration computed in `dtype`.
+
+    (N, rows, columns) -> the same shape
+    """
     a, b, c = QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(dtype)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = a * x + torch.baddbmm(gram, gram, gram, beta=b, alpha=c) @ x
-    return x.mT if tall else x
+    return (x.mT if tall else x).to(matrices.dtype)
 
 
 class Muon(torch.optim.Optimizer):
-    """`matrices` are for Muon, each with the number of matrices that are stacked in it; `others` are for Adam."""
+    """`matrices` are for Muon, each with the number of matrices that are stacked in it; `others` are for Adam.
+
+    `weight_decay` is decoupled, as in AdamW, and applies to matrices: of `others`, the embeddings but no vector.
+    """
 
     def __init__(
         self, matrices: Iterable[tuple[nn.Parameter, int]], others: Iterable[nn.Parameter], momentum: float,
-        betas: tuple[float, float], eps: float, weight_decay: float,
+        betas: tuple[float, float], eps: float, weight_decay: float, dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         matrices = list(matrices)
+        self._dtype = dtype
         self._parts = [parts for _, parts in matrices]
         shared: dict[str, Any] = {"lr": 0.0, "weight_decay": weight_decay}
         groups = [
@@ -62,7 +69,7 @@ class Muon(torch.optim.Optimizer):
             for part, piece in zip(parameter.chunk(parts), update.chunk(parts), strict=True):
                 by_shape.setdefault(part.shape, []).append((part, piece))
         for shape, members in by_shape.items():
-            updates = orthogonalise(torch.stack([piece for _, piece in members]))
+            updates = orthogonalise(torch.stack([piece for _, piece in members]), self._dtype)
             size = UPDATE_SIZE * max(shape) ** 0.5
             for (part, _), update in zip(members, updates, strict=True):
                 part.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * size)
@@ -81,4 +88,6 @@ class Muon(torch.optim.Optimizer):
             state["exp_avg_sq"].lerp_(parameter.grad.square(), 1 - beta2)
             mean = state["exp_avg"] / (1 - beta1**step)
             deviation = (state["exp_avg_sq"] / (1 - beta2**step)).sqrt_() + group["eps"]
+            if parameter.dim() > 1:
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.addcdiv_(mean, deviation, value=-group["lr"])

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from model.config import TrainConfig
+from model.device import pick_precision
 from model.muon import Muon
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The one that is named, fused where torch has it so; the schedule sets the rate of each step."""
+    """The optimizer that `config` names, fused where torch has one; the caller sets the rate of each step."""
     c, decay = config, config.weight_decay
     if c.optimizer == "muon":
         return _make_muon(model, c)
@@ -39,7 +40,9 @@ def _make_muon(model: nn.Module, config: TrainConfig) -> Muon:
         else:
             others.append(parameter)
     betas = (config.beta1, config.beta2)
-    return Muon(matrices, others, config.momentum, betas, config.epsilon, config.weight_decay)
+    precision = pick_precision(config.precision, next(model.parameters()).device)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return Muon(matrices, others, config.momentum, betas, config.epsilon, config.weight_decay, dtype)
 
 
 def paper_rate(step: int, d_model: int, warmup: int) -> float:
@@ -51,8 +54,8 @@ def cosine_rate(step: int, steps: int, warmup: int) -> float:
     """Up to 1 in a straight line over the warm-up, down to 0 along half a cosine."""
     if step < warmup:
         return step / warmup
-    share = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return (1 + math.cos(math.pi * share)) / 2
+    done = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return (1 + math.cos(math.pi * done)) / 2
 
 
 def trapezoid_rate(step: int, steps: int, warmup: int, decay: float) -> float:

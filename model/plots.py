@@ -34,9 +34,12 @@ def plot_history(run: Path, out: Path) -> list[Path]:
         "loss": [("training, smoothed labels", training, "loss"), ("validation", validation, "loss")],
         "learning_rate": [("learning rate", training, "learning_rate")],
     }
-    if any("sequence_error_rate" in e for e in validation):
-        names = ("sequence_error_rate", "token_error_rate")
-        curves["error_rate"] = [(f"validation {name} (%)".replace("_", " "), validation, name) for name in names]
+    decoded = [e for e in validation if "sequence_error_rate" in e]
+    if decoded:
+        names = [name for name in decoded[-1] if "error_rate" in name]
+        curves["error_rate"] = [
+            (f"validation {name} (%)".replace("_", " "), [e for e in decoded if name in e], name) for name in names
+        ]
     return [_draw_curves(name, lines, out / f"{name}.png") for name, lines in curves.items()]
 
 

@@ -1,4 +1,4 @@
-"""Three small made corpora, one for each kind of sequence task, all as text to text.
+"""Three small synthetic corpora, one for each kind of sequence task, all as text to text.
 
 tagging     an output as long as the input: 'the old dogs run' -> 'DET ADJ NOUN VERB'
 sentiment   one label: 'the plot was not dull' -> 'positive'

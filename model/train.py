@@ -21,20 +21,30 @@ import torch
 from torch import Tensor
 
 from model import checkpoint, config, tokenizer
-from model.data import Batch, EncodedCorpus, epoch_batches, ordered_batches, read_references
-from model.decode import decode_all
+from model.average import MovingAverage
+from model.data import Batch, EncodedCorpus, epoch_batches
+from model.device import pick_device, pick_precision
 from model.distributed import World
 from model.errors import UserError
-from model.evaluate import text_error_rates
 from model.history import History
 from model.loss import smoothed_cross_entropy
 from model.optim import learning_rate, make_optimizer
 from model.prepare import Plan, prepare
 from model.progress import TrainingProgress
 from model.transformer import Transformer
+from model.validate import Validator
 
-# The options that a history tells whenever they change.
-TOLD = ("optimizer", "schedule", "learning_rate", "steps", "decay", "batch_tokens", "accumulate", "label_smoothing")
+# The options that go into the history whenever they change.
+LOGGED_OPTIONS = (
+    "optimizer",
+    "schedule",
+    "learning_rate",
+    "steps",
+    "decay",
+    "batch_tokens",
+    "accumulate",
+    "label_smoothing",
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Result:
 
 @dataclass
 class Position:
-    """Where a run is, and how it is doing: all that a checkpoint keeps beside weights and optimizer."""
+    """Where a run is and how it is doing: what a checkpoint holds beside weights, optimizer and moving average."""
 
     step: int = 0
     epoch: int = 0
@@ -58,6 +68,7 @@ class Position:
     batch: int = 0  # batches taken from this epoch
     best_step: int = 0
     best_value: float = math.inf
+    selected_by: str = ""  # what best_value measures
     stale: int = 0  # validations since the best
     seconds: float = 0.0  # spent training, over all resumptions
 
@@ -70,7 +81,7 @@ def train(plan: Plan) -> Result:
 class Trainer:
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.world, self.options = plan, world, plan.train
-        self.device = pick_device(plan.train.device, world)
+        self.device = pick_device(plan.train.device, world.local_rank)
         self.precision = pick_precision(plan.train.precision, self.device)
         world.once(lambda: prepare(plan))
         self.source = tokenizer.load(plan.out / checkpoint.SOURCE_TOKENIZER)
@@ -79,11 +90,15 @@ class Trainer:
             checkpoint.read_config(plan.out)["model"], plan.out / checkpoint.CONFIG
         )
         self.corpus = EncodedCorpus.open(plan.out / "data" / "train")
-        self.valid = EncodedCorpus.open(plan.out / "data" / "valid")
+        valid = EncodedCorpus.open(plan.out / "data" / "valid")
+        self.validator = Validator(
+            plan.train, valid, plan.valid, self.source, self.target, self.model_config.max_length
+        )
         torch.manual_seed(plan.train.seed)
         self.model = Transformer(self.model_config).to(self.device)
         self.forward = torch.compile(self.model, dynamic=True) if plan.train.compile else self.model
         self.optimizer = make_optimizer(self.model, plan.train)
+        self.ema = MovingAverage(plan.train.ema) if plan.train.ema else None
         self.at = Position()
         self.unlogged = np.zeros(3)  # summed loss, tokens and pairs since the last line of history
         self.history = History(plan.out / checkpoint.HISTORY, writes=world.is_first)
@@ -111,9 +126,14 @@ class Trainer:
             checkpoint.load_weights(self.model, saved[-1] / checkpoint.MODEL)
             if self.at.optimizer == self.options.optimizer:  # another one begins afresh
                 checkpoint.load_optimizer(saved[-1], self.optimizer)
+            if self.ema:
+                self.ema.weights = checkpoint.load_ema(saved[-1], self.device)
+        if self.at.selected_by != self.validator.criterion:  # a figure of another kind says nothing
+            self.at.selected_by, self.at.best_value, self.at.best_step = self.validator.criterion, math.inf, 0
+            self.at.stale = 0
         self.at.optimizer = self.options.optimizer
         self.history.cut_after(self.at.step)
-        options = {name: getattr(self.options, name) for name in TOLD} | {
+        options = {name: getattr(self.options, name) for name in LOGGED_OPTIONS} | {
             name: getattr(self.model_config, name) for name in ("dropout", "attention_dropout", "ff_dropout")
         }
         self.history.add_options(self.at.step, options)
@@ -153,6 +173,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.at.step + 1, self.options, self.model_config.d_model)
         self.optimizer.step()
+        if self.ema:
+            self.ema.update(checkpoint.weights_of(self.model), self.at.step)
         return float(total) / tokens, tokens, sum(len(batch.source) for batch in batches)
 
     def _loss(self, batch: Batch, smoothing: float | None = None) -> Tensor:
@@ -181,19 +203,17 @@ class Trainer:
         )  # fmt: skip
 
     def _save_and_validate(self, progress: TrainingProgress) -> None:
-        """Validate the average of the last checkpoints, keep it if it is the best yet, and save where training is."""
+        """Validate the averaged weights, keep them if they are the best yet, and write a checkpoint."""
         if not self.world.is_first:
             self.world.barrier()
             self._follow()
             return
         current = {name: value.clone() for name, value in checkpoint.weights_of(self.model).items()}
-        earlier = (
-            checkpoint.checkpoints(self.plan.out)[-(self.options.average - 1) :] if self.options.average > 1 else []
-        )
-        averaged = checkpoint.average_with(current, [path / checkpoint.MODEL for path in earlier])
+        averaged = self._averaged(current)
         checkpoint.set_weights(self.model, averaged)
-        metrics = self._validate()
-        value = metrics["sequence_error_rate" if self.options.select == "error" else "loss"]
+        self.model.eval()
+        metrics = self.validator.metrics(self.model, lambda batch: self._loss(batch.to(self.device), smoothing=0.0))
+        value = self.validator.value(metrics)
         if value < self.at.best_value:
             self.at.best_value, self.at.best_step, self.at.stale = value, self.at.step, 0
             checkpoint.save_best(self.plan.out, self.at.step, averaged, {"step": self.at.step, **metrics})
@@ -203,7 +223,9 @@ class Trainer:
         self.history.add(
             kind="valid", step=self.at.step, epoch=self.at.epoch, seconds=round(self.at.seconds, 3), **metrics
         )
-        checkpoint.save_training(self.plan.out, self.at.step, self.model, self.optimizer, dataclasses.asdict(self.at))
+        ema = self.ema.weights if self.ema else None
+        state = dataclasses.asdict(self.at)
+        checkpoint.save_training(self.plan.out, self.at.step, self.model, self.optimizer, state, ema)
         checkpoint.prune(self.plan.out, max(self.options.keep, self.options.average), self.at.best_step)
         progress.say(
             f"step {self.at.step}: "
@@ -212,41 +234,18 @@ class Trainer:
         )
         self.world.barrier()
 
+    def _averaged(self, current: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The moving average, else the mean of the current weights and the last checkpoints."""
+        if self.ema:
+            return self.ema.weights
+        earlier = checkpoint.checkpoints(self.plan.out)[-(self.options.average - 1) :]
+        return checkpoint.average_with(
+            current, [path / checkpoint.MODEL for path in earlier] if self.options.average > 1 else []
+        )
+
     def _follow(self) -> None:
         """Another process than the first takes over what the first has found."""
         self.at = Position(**checkpoint.read_state(checkpoint.checkpoints(self.plan.out)[-1]))
-
-    @torch.inference_mode()
-    def _validate(self) -> dict[str, float]:
-        self.model.eval()
-        total, tokens = 0.0, 0
-        for batch in ordered_batches(self.valid, self.options.batch_tokens):
-            total += float(self._loss(batch.to(self.device), smoothing=0.0))
-            tokens += batch.target_tokens
-        metrics = {"loss": total / tokens}
-        if self.options.select == "error":
-            references = read_references(self.plan.valid)
-            found = decode_all(self.model, self.source.encode_batch(list(references)))
-            outputs = [self.target.decode(ids) for ids in found]
-            rates = text_error_rates(outputs, list(references.values()), self.target.pieces, ignore=None)
-            metrics |= {"sequence_error_rate": rates.sequence, "token_error_rate": rates.token}
-        return metrics
-
-
-def pick_device(wanted: str, world: World) -> torch.device:
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise UserError("--set device=cuda needs a CUDA device, and torch finds none; take device=cpu or device=auto.")
-    return torch.device("cuda", world.local_rank)
-
-
-def pick_precision(wanted: str, device: torch.device) -> str:
-    if wanted != "auto":
-        return wanted
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    return "bf16" if torch.cpu._is_avx512_bf16_supported() else "fp32"
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:

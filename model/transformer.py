@@ -7,6 +7,7 @@ Source and target ids are right-padded with PAD; a target begins with BOS.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -49,7 +50,7 @@ class Embedding(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """activation(x W1 + b1) W2 + b2, at each position alone."""
+    """activation(x W1 + b1) W2 + b2 at each position."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer's surroundings. post: LayerNorm(x + Dropout(f(x))). pre: x + Dropout(f(LayerNorm(x)))."""
+    """The surroundings of a sub-layer: LayerNorm(x + Dropout(f(x))), or with norm=pre x + Dropout(f(LayerNorm(x)))."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -71,14 +72,11 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
-    def before(self, x: Tensor) -> Tensor:
-        """What the sub-layer reads."""
-        return self.norm(x) if self.pre else x
-
-    def after(self, x: Tensor, output: Tensor) -> Tensor:
-        """What the next sub-layer gets, from x and this one's output."""
-        x = x + self.dropout(output)
-        return x if self.pre else self.norm(x)
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, T, D) and f -> (B, T, D)"""
+        if self.pre:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
 
 
 class EncoderLayer(nn.Module):
@@ -91,17 +89,20 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_residual = Residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, want_weights: bool) -> tuple[Tensor, Tensor | None]:
-        q, k, v = self.self_attention.queries_keys_values(self.self_residual.before(x))
-        attended, weights = self.self_attention.attend(q, k, v, mask, want_weights)
-        x = self.self_residual.after(x, attended)
-        x = self.feed_residual.after(x, self.feed_forward(self.feed_residual.before(x)))
-        return x, weights
+    def forward(self, x: Tensor, mask: Tensor | None, weights: list[Tensor] | None = None) -> Tensor:
+        """x (B, S, D) -> (B, S, D); `weights` is given the layer's attention weights."""
+
+        def attend(x: Tensor) -> Tensor:
+            q, k, v = self.self_attention.queries_keys_values(x)
+            return self.self_attention.attend(q, k, v, mask, weights)
+
+        x = self.self_residual(x, attend)
+        return self.feed_residual(x, self.feed_forward)
 
 
 @dataclass
 class LayerCache:
-    """What one decoder layer remembers between steps: keys and values, (B, H, T, d) and (B, H, S, d)."""
+    """Keys and values of one decoder layer: cross (B, H, S, d), self (B, H, T, d) or None before the first token."""
 
     cross_k: Tensor
     cross_v: Tensor
@@ -114,7 +115,7 @@ class LayerCache:
         return self.self_k, self.self_v
 
     def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row rows[i] was: beams move, finished rows leave."""
+        """Row i takes the contents of row rows[i], as beam search needs after each step."""
         for name in ("cross_k", "cross_v", "self_k", "self_v"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[rows])
@@ -133,26 +134,28 @@ class DecoderLayer(nn.Module):
         self.feed_residual = Residual(config)
 
     def forward(
-        self, x: Tensor, cache: LayerCache, mask: Tensor | None, source_mask: Tensor | None, want_weights: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        q, k, v = self.self_attention.queries_keys_values(self.self_residual.before(x))
-        k, v = cache.extend(k, v)
-        attended, self_weights = self.self_attention.attend(q, k, v, mask, want_weights)
-        x = self.self_residual.after(x, attended)
+        self, x: Tensor, cache: LayerCache, mask: Tensor | None, source_mask: Tensor | None,
+        self_weights: list[Tensor] | None = None, cross_weights: list[Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """x (B, T, D) -> (B, T, D); the cache grows by T positions, the lists by the layer's attention weights."""
 
-        q = self.cross_attention.queries(self.cross_residual.before(x))
-        attended, cross_weights = self.cross_attention.attend(
-            q, cache.cross_k, cache.cross_v, source_mask, want_weights
-        )
-        x = self.cross_residual.after(x, attended)
+        def attend_target(x: Tensor) -> Tensor:
+            q, k, v = self.self_attention.queries_keys_values(x)
+            k, v = cache.extend(k, v)
+            return self.self_attention.attend(q, k, v, mask, self_weights)
 
-        x = self.feed_residual.after(x, self.feed_forward(self.feed_residual.before(x)))
-        return x, self_weights, cross_weights
+        def attend_source(x: Tensor) -> Tensor:
+            q = self.cross_attention.queries(x)
+            return self.cross_attention.attend(q, cache.cross_k, cache.cross_v, source_mask, cross_weights)
+
+        x = self.self_residual(x, attend_target)
+        x = self.cross_residual(x, attend_source)
+        return self.feed_residual(x, self.feed_forward)
 
 
 @dataclass
 class Cache:
-    """The decoder's memory of one batch: a LayerCache per layer, the source's mask, the tokens decoded so far."""
+    """The decoding cache of a batch: a LayerCache per layer, the source mask, the number of tokens decoded so far."""
 
     layers: list[LayerCache]
     source_mask: Tensor | None
@@ -166,7 +169,7 @@ class Cache:
 
 @dataclass
 class AttentionWeights:
-    """Where every head of every layer looked, (B, H, queries, keys) per layer."""
+    """Attention weights of a forward pass: (B, H, queries, keys) for each layer."""
 
     encoder: list[Tensor] = field(default_factory=list)
     decoder: list[Tensor] = field(default_factory=list)
@@ -202,9 +205,7 @@ class Transformer(nn.Module):
         """source (B, S) -> memory (B, S, D)"""
         x = self.source_embedding(source)
         for layer in self.encoder:
-            x, layer_weights = layer(x, mask, weights is not None)
-            if weights is not None:
-                weights.encoder.append(layer_weights)
+            x = layer(x, mask, None if weights is None else weights.encoder)
         return self.encoder_norm(x)
 
     def start(self, memory: Tensor, source_mask: Tensor | None) -> Cache:
@@ -215,15 +216,13 @@ class Transformer(nn.Module):
     def decode(self, target: Tensor, cache: Cache, weights: AttentionWeights | None = None) -> Tensor:
         """The next T tokens after those in the cache, which grows by them: target (B, T) -> logits (B, T, V)
 
-        A padded target position is never looked at by a real one: padding is on the right, and no one looks ahead.
+        Padding needs no mask here: it is on the right, and the causal mask hides it from every real position.
         """
         x = self.target_embedding(target, cache.length)
         mask = causal_mask(target.shape[1], cache.length, target.device)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            x, self_weights, cross_weights = layer(x, layer_cache, mask, cache.source_mask, weights is not None)
-            if weights is not None:
-                weights.decoder.append(self_weights)
-                weights.cross.append(cross_weights)
+            lists = (None, None) if weights is None else (weights.decoder, weights.cross)
+            x = layer(x, layer_cache, mask, cache.source_mask, *lists)
         cache.length += target.shape[1]
         return self.output(self.decoder_norm(x))
 
@@ -244,13 +243,13 @@ class Transformer(nn.Module):
 
 
 def padding_mask(ids: Tensor) -> Tensor | None:
-    """True where a source token is real, for every head and query: (B, S) -> (B, 1, 1, S); None if all are."""
+    """Mask: true at non-padding source positions, (B, S) -> (B, 1, 1, S); None where nothing is padded."""
     real = ids != PAD
     return None if bool(real.all()) else real[:, None, None, :]
 
 
 def causal_mask(length: int, past: int, device: torch.device) -> Tensor | None:
-    """True where a query may look: itself and what came before.  -> (length, past + length); None for one query."""
+    """Mask: true at a query's own position and those before.  -> (length, past + length); None for one query."""
     if length == 1:
         return None
     return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)

@@ -71,3 +71,35 @@ def test_three_ways_of_tying_need_a_shared_vocabulary() -> None:
 
 def test_options_have_one_default_each() -> None:
     assert not set(to_json(ModelConfig())) & set(to_json(TrainConfig()))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("schedule", "rate"), [("paper", 1.0), ("cosine", 1e-3), ("trapezoid", 1e-3)])
+def test_another_schedule_than_the_presets_has_a_rate_of_its_own(preset: str, schedule: str, rate: float) -> None:
+    """The factor 1.0 of the paper's schedule would be a peak of 1.0, at which nothing is learnt."""
+    own = PRESETS[preset].get("schedule", "paper") == schedule
+    training = build(preset, {"schedule": schedule})[1]
+    assert training.learning_rate == (PRESETS[preset].get("learning_rate", rate) if own else rate)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rate", "sentence"),
+    [
+        ("cosine", 1.0, "learning_rate=1 cannot be meant: with schedule=cosine it is the peak rate, at most 0.1"),
+        ("trapezoid", 0.5, "learning_rate=0.5 cannot be meant: with schedule=trapezoid it is the peak rate"),
+        ("paper", 3e-4, "learning_rate=0.0003 cannot be meant: .* a factor of the paper's rate, from 0.01 to 100"),
+        ("cosine", -1.0, "learning_rate must be above 0, not -1.0"),
+    ],
+)
+def test_a_rate_that_cannot_be_meant_is_refused(schedule: str, rate: float, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        build("base", {"schedule": schedule, "learning_rate": rate})
+
+
+def test_plain_sgd_may_have_a_large_rate() -> None:
+    assert build("base", {"schedule": "cosine", "optimizer": "sgd", "learning_rate": 1.0})[1].learning_rate == 1.0
+
+
+def test_a_select_ignore_that_is_no_regular_expression_is_refused() -> None:
+    with pytest.raises(ConfigError, match="select_ignore takes a regular expression"):
+        build("tiny", {"select_ignore": "["})

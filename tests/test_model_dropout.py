@@ -6,11 +6,11 @@ import torch
 from model.dropout import Dropout, random_mask
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
-def test_a_mask_drops_its_share_and_keeps_the_mean(share: float) -> None:
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_a_mask_drops_p_of_all_and_keeps_the_mean(p: float) -> None:
     torch.manual_seed(0)
-    mask = random_mask(torch.Size((1000, 1001)), share)
-    assert (mask == 0).float().mean().item() == pytest.approx(share, abs=1 / 512 + 0.002)
+    mask = random_mask(torch.Size((1000, 1001)), p)
+    assert (mask == 0).float().mean().item() == pytest.approx(p, abs=1 / 512 + 0.002)
     assert mask.mean().item() == pytest.approx(1, abs=0.003)
     assert len(mask.unique()) == 2
 
@@ -37,7 +37,12 @@ def test_the_gradient_passes_where_the_value_did() -> None:
     assert torch.equal(x.grad, y.detach())
 
 
-def test_nothing_is_dropped_in_evaluation_or_with_share_zero() -> None:
+def test_nothing_is_dropped_in_evaluation_or_with_p_zero() -> None:
     x = torch.ones(5)
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0).train()(x) is x
+
+
+def test_the_mask_has_the_dtype_of_what_it_multiplies() -> None:
+    x = torch.ones(64, dtype=torch.bfloat16)
+    assert Dropout(0.5).train()(x).dtype == torch.bfloat16

@@ -127,6 +127,30 @@ def test_muons_adam_is_adam_and_its_matrices_move_by_about_as_much() -> None:
     assert 0.2 < sizes[0] / sizes[1] < 1.5
 
 
+def test_muon_decays_matrices_and_embeddings_and_no_vector() -> None:
+    moved = {}
+    for decay in (0.0, 0.5):
+        model = make_model()
+        optimizer = make_optimizer(model, TrainConfig(optimizer="muon", weight_decay=decay))
+        for group in optimizer.param_groups:
+            group["lr"] = RATE
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        moved[decay] = checkpoint.weights_of(model)
+    for name, weight in checkpoint.weights_of(make_model()).items():
+        decayed = RATE * 0.5 * weight if weight.dim() > 1 else torch.zeros_like(weight)
+        assert_close(moved[0.0][name] - moved[0.5][name], decayed, atol=1e-6, rtol=0)
+
+
+def test_muon_in_bf16_is_near_muon_in_f32() -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(2, 32, 16)
+    half = orthogonalise(matrix, torch.bfloat16)
+    assert half.dtype == torch.float32
+    assert_close(half, orthogonalise(matrix), atol=0.03, rtol=0)
+
+
 def test_the_papers_schedule() -> None:
     assert paper_rate(4000, 512, 4000) == pytest.approx(512**-0.5 * 4000**-0.5)
     assert paper_rate(2000, 512, 4000) == pytest.approx(paper_rate(4000, 512, 4000) / 2)

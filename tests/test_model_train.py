@@ -19,12 +19,16 @@ from model import checkpoint, config, prepare
 from model.errors import DataError, UserError
 from model.history import read_history
 from model.prepare import Plan
+from model.tokenizer import load
 from model.train import Result, train
+from model.validate import fitting_references, spread
 
 ROOT = Path(__file__).parent.parent
 WORDS = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmnopqr"]
 LINES = [f"{word}\t{' '.join(word[::-1].upper())}" for word in WORDS]  # 200 lines
-QUICK = {"steps": 12, "validate_every": 4, "log_every": 2, "warmup": 5, "batch_tokens": 512, "dropout": 0.1}
+TOKENIZERS = (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER)
+QUICK = {"steps": 12, "validate_every": 4, "log_every": 2, "warmup": 5, "batch_tokens": 512, "dropout": 0.1,
+         "precision": "fp32"}  # fmt: skip
 
 
 @pytest.fixture
@@ -155,6 +159,56 @@ def test_selecting_by_error_reports_error_rates(tsv: Path, tmp_path: Path) -> No
     run(tsv, tmp_path / "run", select="error")
     valid = [e for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "valid"]
     assert all(0 <= entry["sequence_error_rate"] <= 100 for entry in valid)
+
+
+def test_validation_sources_that_are_too_long_are_left_out_with_their_count(
+    write_tsv: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tsv = write_tsv(*LINES, f"{'a' * 40}\tA", f"afk\t{'A ' * 40}", name="train.tsv")
+    run(tsv, tmp_path / "run", select="error", max_length=32)
+    assert "left out 2 pairs of 32 tokens or more" in capsys.readouterr().out
+    references = fitting_references(tsv, *(load(tmp_path / "run" / n) for n in TOKENIZERS), 32)
+    assert references == {line.split("\t")[0]: [line.split("\t")[1]] for line in LINES}
+
+
+def test_a_run_that_is_resumed_with_another_select_chooses_its_best_anew(tsv: Path, tmp_path: Path) -> None:
+    """An untrained model's loss is some 3 nats, far below its error rate of nearly 100 percent."""
+    run(tsv, tmp_path / "run", steps=4, select="loss")
+    result = run(tsv, tmp_path / "run", resume=True, steps=8, select="error")
+    assert result.best_step == 8
+    state = checkpoint.read_state(checkpoint.checkpoints(tmp_path / "run", "best")[-1])
+    assert result.best_value == state["sequence_error_rate"]
+
+
+def test_the_best_can_be_chosen_by_the_error_without_what_is_ignored(tsv: Path, tmp_path: Path) -> None:
+    result = run(tsv, tmp_path / "run", select="error", select_ignore="[A-Z]")
+    valid = [e for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "valid"]
+    assert all(entry["sequence_error_rate"] > 0 for entry in valid)
+    assert result.best_value == min(entry["sequence_error_rate_ignoring"] for entry in valid)
+
+
+def test_validation_can_decode_some_of_the_sources_evenly_spaced() -> None:
+    references = {word: [word] for word in WORDS}
+    assert list(spread(references, 4)) == WORDS[::50]
+    assert spread(references, 0) == spread(references, 1000) == references
+
+
+def test_the_result_is_the_moving_average_of_the_weights(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run", steps=3, validate_every=1, ema=0.25, keep=3, average=1)
+    one, two, three = (load_file(path / checkpoint.MODEL) for path in checkpoint.checkpoints(tmp_path / "run"))
+    best = load_file(checkpoint.checkpoints(tmp_path / "run", "best")[-1] / checkpoint.MODEL)
+    for name, value in best.items():
+        two_steps = one[name].lerp(two[name], 1 - 2 / 11)  # the decay of the second step: (1 + 1) / (10 + 1)
+        assert torch.allclose(value, two_steps.lerp(three[name], 0.75), atol=1e-6)
+
+
+def test_a_resumed_run_goes_on_with_its_moving_average_bit_for_bit(tsv: Path, tmp_path: Path) -> None:
+    options = {"ema": 0.9, "schedule": "paper"}
+    run(tsv, tmp_path / "whole", **options)
+    run(tsv, tmp_path / "parts", steps=4, **options)
+    run(tsv, tmp_path / "parts", resume=True, **options)
+    for file in (checkpoint.MODEL, checkpoint.EMA):
+        assert same(*(load_file(checkpoint.checkpoints(tmp_path / r)[-1] / file) for r in ("whole", "parts")))
 
 
 def test_bf16_trains(tsv: Path, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, tensor
 from torch.testing import assert_close
 
+from model.config import ModelConfig
 from model.tokenizer import BOS, EOS, PAD
-from model.transformer import AttentionWeights, padding_mask, sinusoids
+from model.transformer import AttentionWeights, Residual, padding_mask, sinusoids
 from tests.conftest import make_model
 
 SOURCE = tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
@@ -176,3 +177,12 @@ def test_the_papers_base_model_has_its_parameters() -> None:
     with torch.device("meta"):
         base = Transformer(ModelConfig(source_vocab=37000, target_vocab=37000, shared_vocab=True))
     assert base.parameter_count() == pytest.approx(65e6, rel=0.05)  # table 3 of the paper, vocabulary 37,000
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_residual_is_its_formula(norm: str) -> None:
+    residual = Residual(ModelConfig(d_model=8, heads=2, norm=norm)).eval()
+    x, double = torch.randn(2, 3, 8), lambda x: 2 * x
+    layer_norm = residual.norm
+    expected = x + double(layer_norm(x)) if norm == "pre" else layer_norm(x + double(x))
+    assert_close(residual(x, double), expected)
