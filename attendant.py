@@ -1,4 +1,4 @@
-"""The `attendant` command. A room is imported when one of its commands is named, so serving runs without torch."""
+"""The `attendant` command. A package is imported when one of its commands is named, so serving runs without torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import argparse
 import importlib
 import os
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
-# A room's cli module has a function `command(parser, arguments)` of the command's name, which fills the parser and uses
-# it. Its errors have an `exit_code` and a sentence.
+ROOT = Path(__file__).resolve().parent  # model, export and service are beside this file
+
+# Where a command's function `command(parser, arguments)` is. Its errors have an `exit_code` and a sentence.
 COMMANDS = {
     "data": ("model.cli", "make a corpus"),
     "train": ("model.cli", "train a model on pairs of texts"),
@@ -45,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"attendant: {command!r} is no command; it takes one of {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
-        room = importlib.import_module(COMMANDS[command][0])
-        getattr(room, command)(Parser(prog=f"attendant {command}", description=COMMANDS[command][1]), arguments[1:])
+        module = _own_module(COMMANDS[command][0])
+        getattr(module, command)(Parser(prog=f"attendant {command}", description=COMMANDS[command][1]), arguments[1:])
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -58,6 +61,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"attendant {command}: {_sentence(error)}", file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
     return 0
+
+
+def _own_module(name: str) -> ModuleType:
+    """Import a module of this installation; `model` and `service` are names that other directories have too."""
+    package = importlib.import_module(name.partition(".")[0])
+    found = Path(package.__path__[0]).resolve()
+    if found.parent != ROOT:
+        raise UsageError(f"{found} is imported in place of {ROOT / found.name}; take it off PYTHONPATH, or leave it.")
+    return importlib.import_module(name)
 
 
 def _sentence(error: Exception) -> str:
@@ -74,4 +86,6 @@ def _usage() -> str:
 
 
 if __name__ == "__main__":
+    # `python -m attendant` searches the current directory first, where another project's `model` may lie.
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path.cwd() or Path.cwd() == ROOT]
     sys.exit(main())

@@ -23,10 +23,10 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from export.bundle import read_bundle
 from service import settings as room
+from service.engine.interface import EngineInterface
 from service.engine.tasks import Finished, Generate, Generated, NewTokens
 from service.errors import InvalidFieldError, QueueFullError, ServiceError
 from service.http.answers import encode, generate_answer
-from service.http.bridge import Engine
 from service.http.models import Served
 from service.http.planning import input_seed, plan_generate
 from service.http.schemas import GenerateRequest, parse
@@ -115,11 +115,10 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
         raise GenerateUsageError(_with_flags(error.message)) from None
 
 
-def load_engine(settings: Settings) -> Engine:
-    from service.engine.engine import Engine as Decoder
-    from service.engine.engine import EngineSettings
+def load_engine(settings: Settings) -> EngineInterface:
+    from service.engine.engine import Engine, EngineSettings
 
-    engine: Engine = Decoder(read_bundle(find_bundle(settings.bundle)), EngineSettings.of(settings))
+    engine = Engine(read_bundle(find_bundle(settings.bundle)), EngineSettings.of(settings))
     engine.start()
     return engine
 
@@ -227,7 +226,7 @@ def _understood(text: bytes) -> str:
         raise InvalidFieldError(f"inputs is not UTF-8: its byte {error.start + 1} cannot be read.") from None
 
 
-def _submit(engine: Engine, line: Line, stopping: threading.Event) -> None:
+def _submit(engine: EngineInterface, line: Line, stopping: threading.Event) -> None:
     assert line.task is not None
     while True:
         try:
@@ -261,9 +260,9 @@ def _plan(request: GenerateRequest, served: Served, text: str, number: int) -> G
 def _window(served: Served, request: GenerateRequest) -> int:
     """So many texts ahead as the engine lets wait, by their number and by their price."""
     rows = max(request.beam_size, request.num_hypotheses)
-    price = served.engine.bundle.limits["max_source_length"] + 1 + rows * served.max_target_length
-    waiting: int = served.description["max_queue_requests"]
-    affordable: int = served.description["max_queue_tokens"] // price
+    price = served.description.max_source_length + 1 + rows * served.max_target_length
+    waiting: int = served.description.max_queue_requests
+    affordable: int = served.description.max_queue_tokens // price
     return max(1, min(LINES_AHEAD, waiting, affordable))
 
 
@@ -271,7 +270,7 @@ def _text_line(served: Served, line: Line) -> bytes:
     """The hypotheses, tab-separated; a text's own line breaks and tabs become spaces, so that lines stay in step."""
     if not isinstance(line.answer, Generated):
         return b"\n"
-    texts = [served.engine.target.decode(hypothesis.ids) for hypothesis in line.answer.hypotheses]
+    texts = [served.engine.target_tokenizer.decode(hypothesis.ids) for hypothesis in line.answer.hypotheses]
     return ("\t".join(re.sub(r"[\r\n\t]", " ", text) for text in texts) + "\n").encode()
 
 

@@ -18,15 +18,16 @@ import numpy as np
 from export.bundle import Bundle, Variant
 from export.signature import Sizes
 from model.tokenizer import learn
+from service.engine.interface import CertificateResult, EngineDescription
 from service.engine.tasks import (
     Array,
     Distribution,
+    EventCallback,
     Finished,
     Generate,
     Generated,
     Hypothesis,
     Ids,
-    Listener,
     NewTokens,
     NextToken,
     Score,
@@ -66,7 +67,7 @@ def make_bundle(directory: Path, name: str = "fake", source: int = 16, target: i
 
 
 @dataclass(eq=False)
-class FakeTicket:
+class FakeSubmission:
     engine: FakeEngine
     cancelled: bool = False
 
@@ -78,10 +79,10 @@ class FakeTicket:
 
 @dataclass(eq=False)
 class Job:
-    ticket: FakeTicket
+    submission: FakeSubmission
     index: int
     task: Task
-    listener: Listener
+    on_event: EventCallback
     deadline: float | None
     ids: Ids
     told: int = 0
@@ -93,15 +94,15 @@ class FakeEngine:
 
     def __init__(self, bundle: Bundle, max_queue_requests: int = 1024) -> None:
         self.bundle = bundle
-        self.source = Tokenizer(bundle.tokenizers["source"], bundle.special_ids)
-        self.target = Tokenizer(bundle.tokenizers["target"], bundle.special_ids)
+        self.source_tokenizer = Tokenizer(bundle.tokenizers["source"], bundle.special_ids)
+        self.target_tokenizer = Tokenizer(bundle.tokenizers["target"], bundle.special_ids)
         self.max_queue_requests = max_queue_requests
         self.pause_after: int | None = None  # tokens after which every task waits, until this is None again
         self.failure: Exception | None = None  # every task fails with it
         self.failures: dict[Ids, Exception] = {}  # the tasks of a source fail with it
         self.refusal: Exception | None = None  # submit raises it
         self.submitted: list[Task] = []
-        self.cancelled = 0  # tasks that ended by a cancelled ticket
+        self.cancelled = 0  # tasks that ended by a cancelled submission
         self.changed = threading.Condition()
         self._jobs: list[Job] = []
         self._stop_at: float | None = None
@@ -110,14 +111,28 @@ class FakeEngine:
     def start(self) -> None:
         self._thread.start()
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "precision": "fp32", "provider": "cpu", "provider_fallback": None, "threads": 1, "lanes": 1, "max_rows": 64,
-            "max_queue_requests": self.max_queue_requests, "max_queue_tokens": 200_000,
-            "certificate": {"drift": self.drift, "tolerance": 1e-4, "samples": 3},
-        }  # fmt: skip
+    @property
+    def description(self) -> EngineDescription:
+        return EngineDescription(
+            model=self.bundle.name,
+            sizes=self.bundle.sizes,
+            special_ids=self.bundle.special_ids,
+            variants=("fp32",),
+            produced_by=self.bundle.produced_by,
+            max_source_length=self.bundle.limits["max_source_length"],
+            max_target_length=self.bundle.limits["max_target_length"],
+            precision="fp32",
+            provider="cpu",
+            provider_fallback=None,
+            threads=1,
+            lanes=1,
+            max_rows=64,
+            max_queue_requests=self.max_queue_requests,
+            max_queue_tokens=200_000,
+            certificate=CertificateResult(drift=self.drift, tolerance=1e-4, samples=3),
+        )
 
-    def submit(self, tasks: Sequence[Task], listener: Listener, deadline: float | None = None) -> FakeTicket:
+    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> FakeSubmission:
         with self.changed:
             if self.refusal is not None:
                 raise self.refusal
@@ -125,15 +140,15 @@ class FakeEngine:
                 raise NotReadyError("the service is stopping.")
             if len(self._jobs) + len(tasks) > self.max_queue_requests:
                 raise QueueFullError("the queue is full; try again in 1 s.", 1)
-            ticket = FakeTicket(self)
+            submission = FakeSubmission(self)
             self.submitted += tasks
             for index, task in enumerate(tasks):
                 ids = task.prefix if isinstance(task, Generate) else ()
-                job = Job(ticket, index, task, listener, deadline, ids)
+                job = Job(submission, index, task, on_event, deadline, ids)
                 job.logprobs = self._score(task.source, ids)
                 self._jobs.append(job)
             self.changed.notify_all()
-            return ticket
+            return submission
 
     def close(self, grace: float = 0.0) -> None:
         with self.changed:
@@ -142,10 +157,10 @@ class FakeEngine:
         if self._thread.is_alive():
             self._thread.join()
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         return 0
 
-    def running(self) -> int:
+    def count_running(self) -> int:
         return len(self._jobs)
 
     def resume(self) -> None:
@@ -160,14 +175,14 @@ class FakeEngine:
                 self._jobs = [job for job, outcome in outcomes if outcome is None]
                 for job, outcome in outcomes:
                     if outcome is not None:
-                        job.listener(Finished(job.index, outcome))
+                        job.on_event(Finished(job.index, outcome))
                 pause = POLL if self.pause_after is not None else 0
                 if self._jobs or self._stop_at is None:
                     self.changed.wait(pause if self._jobs else None)
 
     def _step(self, job: Job) -> Any:
         """One token more, or the outcome."""
-        if job.ticket.cancelled:
+        if job.submission.cancelled:
             self.cancelled += 1
             return CancelledError()
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
@@ -198,7 +213,7 @@ class FakeEngine:
     def _tell(self, job: Job, task: Generate) -> None:
         if task.stream and len(job.ids) > job.told:
             new = slice(job.told, len(job.ids))
-            job.listener(NewTokens(job.index, job.ids[new], tuple(job.logprobs[new])))
+            job.on_event(NewTokens(job.index, job.ids[new], tuple(job.logprobs[new])))
             job.told = len(job.ids)
 
     def _late(self, job: Job) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -101,3 +102,45 @@ def test_naming_a_command_imports_no_torch() -> None:
     for arguments in (["info"], ["serve", "--help"], ["train", "--help"]):
         code = f"import attendant, sys\ntry: attendant.main({arguments})\nfinally: assert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A directory of another project, with packages of the same names."""
+    for name in ("model", "export", "service"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not this one')", encoding="utf-8")
+    return tmp_path
+
+
+STARTS = {
+    "the console script": ["attendant"],
+    "python -m": [sys.executable, "-m", "attendant"],
+    "torchrun": ["torchrun", "--standalone", "--nproc-per-node=1", "--no-python", "attendant"],
+    "torchrun -m": ["torchrun", "--standalone", "--nproc-per-node=1", "-m", "attendant"],
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_packages_of_the_current_directory_are_not_imported(start: str, elsewhere: Path) -> None:
+    program, *arguments = STARTS[start]
+    path = [program] if program == sys.executable else [str(Path(sys.executable).parent / program)]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = [*path, *arguments, "data", "spelling", "--out", "corpus"]
+    done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / "corpus" / "train.tsv").is_file()
+
+
+def test_a_package_on_the_python_path_is_refused_by_name(elsewhere: Path) -> None:
+    (elsewhere / "model" / "__init__.py").write_text("", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "attendant", "data", "spelling", "--out", "corpus"],
+        cwd=ROOT.parent,
+        env={**os.environ, "PYTHONPATH": str(elsewhere)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"{elsewhere / 'model'} is imported in place of" in done.stderr

@@ -76,7 +76,7 @@ def test_decoding_without_fast_graphs_is_the_torch_oracles(changes: dict[str, An
     if "fast_step" in bundle.variants["fp32"].graphs:
         del bundle.variants["fp32"].graphs["fast_step"]
     engine = make_engine(bundle)
-    assert not engine.describe()["fast_graphs"]
+    assert not engine._runtimes[0].fast
     tasks = [generate(source, beam_size=beam) for source in SOURCES for beam in (1, 4)]
     for task, found in zip(tasks, engine.run(tasks), strict=True):
         assert isinstance(found, Generated)
@@ -149,7 +149,7 @@ def test_an_answer_is_the_same_to_the_bit_whatever_else_is_in_flight(
         shared.turn()
     shared.submit(tasks[early:], heard[2])
     given_up.cancel()
-    while shared.running() or shared.waiting():
+    while shared.count_running() or shared.count_waiting():
         shared.turn()
     together = [
         without_timing(event.answer)
@@ -172,7 +172,7 @@ def test_an_answer_is_the_same_to_the_bit_in_any_lane_with_any_number_of_threads
     alone = make_engine(bundle, precision=precision)
     wanted = [without_timing(alone.run([task])[0]) for task in tasks]
     shared, heard = make_engine(bundle, precision=precision, threads=2, lanes=2), Heard(len(tasks))
-    assert shared.describe()["lanes"] == 2
+    assert shared.description.lanes == 2
     shared.start()
     shared.submit(tasks, heard)
     answers = heard.wait()
@@ -204,7 +204,7 @@ def test_streamed_tokens_are_the_answers(engine: Engine) -> None:
     tasks = [Generate(source=tuple(SOURCES[2]), options=chosen, stream=True) for chosen in options]
     heard = Heard(len(tasks))
     engine.submit(tasks, heard)
-    while engine.running() or engine.waiting():
+    while engine.count_running() or engine.count_waiting():
         engine.turn()
     for index, answer in heard.wait().items():
         parts = [event for event in heard.events if isinstance(event, NewTokens) and event.index == index]
@@ -216,7 +216,7 @@ def test_streamed_tokens_are_the_answers(engine: Engine) -> None:
 def test_greedy_streams_token_by_token(engine: Engine) -> None:
     heard = Heard()
     engine.submit([Generate(source=(4, 5), options=LONG, stream=True)], heard)
-    while engine.running() or engine.waiting():
+    while engine.count_running() or engine.count_waiting():
         engine.turn()
     assert [len(event.ids) for event in heard.events if isinstance(event, NewTokens)] == [1] * 64
 
@@ -232,7 +232,7 @@ def test_a_deadline_answers_with_the_best_so_far(engine: Engine) -> None:
     found = heard.wait()[0].hypotheses[0]
     assert found.finish_reason == "deadline"
     assert len(found.ids) == 3
-    assert engine.running() == 0
+    assert engine.count_running() == 0
 
 
 def test_a_deadline_that_passed_before_anything_was_decoded_is_an_error(engine: Engine) -> None:

@@ -35,7 +35,7 @@ def test_a_full_queue_refuses_all_of_a_request_and_says_when_to_come_again(bundl
     with pytest.raises(QueueFullError, match=r"full .* try again in \d+ s") as refused:
         engine.submit([Generate(source=(4,), options=LONG)], Heard())
     assert refused.value.retry_after >= 1
-    assert engine.waiting() == 2
+    assert engine.count_waiting() == 2
 
 
 def test_what_could_never_fit_is_refused_for_good(bundle: Bundle) -> None:
@@ -159,8 +159,8 @@ def test_a_memory_limit_too_small_for_one_hypothesis_is_a_sentence(
 
 
 def test_the_threads_asked_for_are_taken_and_else_no_more_than_there_are(bundle: Bundle) -> None:
-    assert make_engine(bundle, threads=2).describe()["threads"] == 2
-    assert 1 <= make_engine(bundle, threads=0).describe()["threads"] <= available_cpus()
+    assert make_engine(bundle, threads=2).description.threads == 2
+    assert 1 <= make_engine(bundle, threads=0).description.threads <= available_cpus()
 
 
 def test_a_session_that_was_probed_answers_as_one_that_was_not(bundle: Bundle) -> None:

@@ -157,7 +157,7 @@ def test_what_is_running_at_a_reload_finishes_on_the_old_engine(loader: Loader, 
         service.engine.pause_after = 1
         body = {"inputs": "facade"}
         asked = pool.submit(lambda: service.client.post("/v1/generate", json=body, headers=KEY))
-        wait_for(service.engine.running)
+        wait_for(service.engine.count_running)
         assert reload(service).status_code == 200
         assert not asked.done()
         service.engine.resume()
@@ -169,7 +169,7 @@ def test_draining_refuses_the_new_and_finishes_the_accepted(tmp_path: Path) -> N
     with in_process(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         service.engine.pause_after = 1
         asked = pool.submit(service.generate)
-        wait_for(service.engine.running)
+        wait_for(service.engine.count_running)
         holder = service.client.app.state.holder  # type: ignore[attr-defined]
         service.client.portal.call(lambda: asyncio.sleep(0, holder.refuse()))  # type: ignore[union-attr]
         for answer in (service.client.get("/readyz"), service.generate()):

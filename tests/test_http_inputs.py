@@ -16,7 +16,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> FakeEngine:
 
 def test_a_source_is_encoded_whole(engine: FakeEngine) -> None:
     ids = encode_source(engine, "facade", "source")
-    assert engine.source.decode(ids) == "facade"
+    assert engine.source_tokenizer.decode(ids) == "facade"
 
 
 def test_a_target_is_encoded_from_text_and_from_tokens_alike(engine: FakeEngine) -> None:

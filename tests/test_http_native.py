@@ -75,7 +75,7 @@ def test_options_reach_the_engine(service: Service) -> None:
     assert (options.beam_size, options.num_hypotheses, options.length_penalty) == (4, 3, 0.5)
     assert (options.max_length, options.min_length, options.repetition_penalty) == (9, 2, 1.5)
     assert options.no_repeat_ngram_size == 3
-    assert task.prefix == service.engine.target.encode("K AE")
+    assert task.prefix == service.engine.target_tokenizer.encode("K AE")
 
 
 def test_the_answer_starts_with_the_prefix(service: Service) -> None:
@@ -110,7 +110,7 @@ def test_seeds_of_inputs_differ() -> None:
 
 def test_more_candidates_than_the_vocabulary_has_are_all_of_them(service: Service) -> None:
     service.generate(temperature=1.0, top_k=10_000)
-    assert service.engine.submitted[0].options.top_k == service.engine.target.size  # type: ignore[union-attr]
+    assert service.engine.submitted[0].options.top_k == service.engine.target_tokenizer.size  # type: ignore[union-attr]
 
 
 def test_streamed_is_whole(service: Service) -> None:
@@ -135,12 +135,12 @@ def test_a_stream_that_fails_before_it_began_has_its_status(service: Service) ->
 def test_a_whole_distribution_sums_to_one_and_is_ordered(service: Service) -> None:
     answer = service.post("/v1/next-token", source="cat", prefix="K", top_k=0).json()
     probabilities = [token["probability"] for token in answer["tokens"]]
-    assert len(probabilities) == service.engine.target.size
+    assert len(probabilities) == service.engine.target_tokenizer.size
     assert sum(probabilities) == pytest.approx(1, abs=1e-9)
     assert probabilities == sorted(probabilities, reverse=True)
     assert answer["entropy"] == pytest.approx(-sum(p * math.log(p) for p in probabilities))
     assert all(math.exp(t["logprob"]) == pytest.approx(t["probability"]) for t in answer["tokens"])
-    assert {token["id"] for token in answer["tokens"]} == set(range(service.engine.target.size))
+    assert {token["id"] for token in answer["tokens"]} == set(range(service.engine.target_tokenizer.size))
 
 
 def test_the_likeliest_are_the_first_of_the_whole_distribution(service: Service) -> None:
@@ -264,9 +264,9 @@ def test_what_the_engine_raises_is_answered_by_its_kind(service: Service) -> Non
 def test_one_failed_input_fails_the_request_and_cancels_the_rest(service: Service) -> None:
     before = service.engine.cancelled
     service.engine.pause_after = 0
-    service.engine.failures = {service.engine.source.encode("dog"): NotReadyError("stopping.")}
+    service.engine.failures = {service.engine.source_tokenizer.encode("dog"): NotReadyError("stopping.")}
     assert service.generate(inputs=["cat", "dog", "bee"]).status_code == 503
-    wait_for(lambda: service.engine.running() == 0)
+    wait_for(lambda: service.engine.count_running() == 0)
     assert service.engine.cancelled == before + 2
 
 

@@ -105,7 +105,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def generated(engine: FakeEngine, text: str, **options: Any) -> Hypothesis:
     """The engine's own best answer, without HTTP."""
     heard: queue.SimpleQueue[NewTokens | Finished] = queue.SimpleQueue()
-    task = Generate(source=engine.source.encode(text), options=Options(**{"max_length": LIMIT, **options}))
+    task = Generate(source=engine.source_tokenizer.encode(text), options=Options(**{"max_length": LIMIT, **options}))
     engine.submit([task], heard.put)
     event = heard.get(timeout=PATIENCE)
     assert isinstance(event, Finished)
@@ -141,7 +141,7 @@ def test_a_completion_is_what_the_engine_generates(service: Service) -> None:
     answer = service.create("cat")
     expected = generated(service.engine, "cat")
     (choice,) = answer.choices
-    assert choice.text == service.engine.target.decode(expected.ids)
+    assert choice.text == service.engine.target_tokenizer.decode(expected.ids)
     assert (choice.index, choice.finish_reason, choice.logprobs) == (0, "stop", None)
     assert (answer.object, answer.model) == ("text_completion", "fake")
     assert answer.id.startswith("cmpl-")
@@ -161,7 +161,7 @@ def test_choices_keep_the_order_of_the_prompts(service: Service) -> None:
     for place, choice in enumerate(answer.choices):
         options = {"temperature": 0.8, "seed": input_seed(3, place)}
         expected = generated(service.engine, prompts[place // 2], **options)
-        assert choice.text == service.engine.target.decode(expected.ids)
+        assert choice.text == service.engine.target_tokenizer.decode(expected.ids)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,9 @@ def test_the_best_of_several_samples_has_the_highest_score(service: Service) -> 
     samples = [generated(service.engine, "cat", temperature=1.5, seed=input_seed(9, k)) for k in range(5)]
     samples.sort(key=lambda hypothesis: -hypothesis.score)
     answer = service.create("cat", temperature=1.5, seed=9, n=2, best_of=5)
-    assert [choice.text for choice in answer.choices] == [service.engine.target.decode(h.ids) for h in samples[:2]]
+    assert [choice.text for choice in answer.choices] == [
+        service.engine.target_tokenizer.decode(h.ids) for h in samples[:2]
+    ]
     assert answer.usage.completion_tokens == sum(len(h.logprobs) for h in samples)
 
 

@@ -89,13 +89,13 @@ def test_a_client_that_leaves_frees_its_place(stream: bool, server: Running, eng
     engine.pause_after = 2
     connection = server.connect()
     connection.request("POST", "/v1/generate", json.dumps({**BODY, "stream": stream}))
-    wait_for(engine.running)
+    wait_for(engine.count_running)
     if stream:
         connection.getresponse().read(10)
     connection.close()
     wait_for(lambda: engine.cancelled == before + 1)
     wait_for(lambda: metric(server, line) == counted + 1)
-    assert engine.running() == 0
+    assert engine.count_running() == 0
 
 
 def test_tokens_arrive_before_the_answer_is_whole(server: Running, engine: FakeEngine) -> None:
@@ -142,7 +142,7 @@ def test_at_a_stop_the_accepted_finish_the_new_are_refused_and_then_it_ends(tmp_
     with running(tmp_path, grace_seconds=PATIENCE) as (server, engine), ThreadPoolExecutor(4) as pool:
         engine.pause_after = 1
         asked = [pool.submit(server.request, "POST", "/v1/generate", BODY) for _ in range(4)]
-        wait_for(lambda: engine.running() == 4)
+        wait_for(lambda: engine.count_running() == 4)
         server.stop()
         wait_for(lambda: server.request("GET", "/readyz")[0] == 503)
         status, text = server.request("POST", "/v1/generate", BODY)
@@ -159,7 +159,7 @@ def test_what_does_not_finish_within_the_grace_period_is_told_so(tmp_path: Path)
     with running(tmp_path, grace_seconds=0.2) as (server, engine), ThreadPoolExecutor(1) as pool:
         engine.pause_after = 1
         asked = pool.submit(server.request, "POST", "/v1/generate", BODY)
-        wait_for(engine.running)
+        wait_for(engine.count_running)
         server.stop()
         status, text = asked.result()
         assert (status, json.loads(text)["error"]["type"]) == (503, "not_ready")

@@ -64,8 +64,8 @@ def test_it_is_small_and_int8_is_a_third_of_fp32(bundle: Bundle) -> None:
 def test_it_answers_as_its_certificate_says(bundle: Bundle, precision: str) -> None:
     from service.engine.engine import EngineSettings
 
-    described = Engine(bundle, EngineSettings(precision=precision)).describe()["certificate"]
-    assert described["drift"] <= described["tolerance"]
+    described = Engine(bundle, EngineSettings(precision=precision)).description.certificate
+    assert described.drift <= described.tolerance
 
 
 def lines_of(page: str) -> list[tuple[str, dict[str, Any], str]]:

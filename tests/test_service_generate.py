@@ -62,12 +62,12 @@ def command(
 def expected(engine: FakeEngine, text: str, **options: Any) -> list[str]:
     """The texts of the engine's own answer."""
     heard: queue.SimpleQueue[NewTokens | Finished] = queue.SimpleQueue()
-    task = Generate(source=engine.source.encode(text), options=Options(**{"max_length": LIMIT, **options}))
+    task = Generate(source=engine.source_tokenizer.encode(text), options=Options(**{"max_length": LIMIT, **options}))
     engine.submit([task], heard.put)
     event = heard.get(timeout=20)
     assert isinstance(event, Finished)
     assert isinstance(event.answer, Generated)
-    return [engine.target.decode(hypothesis.ids) for hypothesis in event.answer.hypotheses]
+    return [engine.target_tokenizer.decode(hypothesis.ids) for hypothesis in event.answer.hypotheses]
 
 
 def test_lines_are_answered_in_their_order(tmp_path: Path, command: Callable[..., tuple[list[str], str]]) -> None:
@@ -127,7 +127,7 @@ def test_several_hypotheses_are_separated_by_tabs(
 def test_breaks_inside_an_answer_keep_lines_in_step(
     engine: FakeEngine, command: Callable[..., tuple[list[str], str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.target, "decode", lambda _: "a\nb\tc\r")
+    monkeypatch.setattr(engine.target_tokenizer, "decode", lambda _: "a\nb\tc\r")
     assert command("cat", "dog")[0] == ["a b c ", "a b c "]
 
 
@@ -159,7 +159,7 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
     assert task.options == Options(
         min_length=2, max_length=9, length_penalty=0.5, repetition_penalty=1.5, no_repeat_ngram_size=3
     )
-    assert task.prefix == engine.target.encode("HH AA")
+    assert task.prefix == engine.target_tokenizer.encode("HH AA")
 
 
 @pytest.mark.parametrize(

@@ -17,21 +17,22 @@ import numpy as np
 
 from export.bundle import Bundle
 from service.engine.beam import GenerateSearch
+from service.engine.interface import CertificateResult, EngineDescription
 from service.engine.kv_cache import WIDTHS, round_up
 from service.engine.lane import Lane
 from service.engine.runner import PROBED_ROWS, Session
 from service.engine.runtime import Runtime
 from service.engine.sampling import SampleSearch
-from service.engine.scheduler import Job, Scheduler, Ticket
+from service.engine.scheduler import Job, Scheduler, SubmittedJobs
 from service.engine.search import NextTokenSearch, ScoreSearch, Special
 from service.engine.tasks import (
-    Answer,
     Distribution,
+    EventCallback,
     Finished,
     Generate,
-    Listener,
     NewTokens,
     NextToken,
+    Result,
     Score,
     Scored,
     Task,
@@ -70,7 +71,7 @@ class Engine:
         """Load, certify, warm up; StartError says why it cannot."""
         settings = settings or EngineSettings()
         self.bundle, self._metrics = bundle, metrics
-        self.source, self.target = make_tokenizers(bundle)
+        self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
         self._special = Special(*(bundle.special_ids[name] for name in ("pad", "bos", "eos")))
         wide, narrow, lanes, max_rows = make_runtimes(bundle, settings)
         self._runtimes = (wide, narrow)
@@ -79,36 +80,43 @@ class Engine:
         self._threads: list[threading.Thread] = []
         self._certify()
 
-    def describe(self) -> dict[str, Any]:
-        runtime, scheduler = self._runtimes[0], self._scheduler
-        return {
-            "precision": runtime.precision,
-            "provider": runtime.provider,
-            "provider_fallback": runtime.fallback,
-            "fast_graphs": runtime.fast,
-            "threads": max(runtime.threads, len(self._lanes) * self._runtimes[1].threads),
-            "lanes": len(self._lanes),
-            "max_rows": scheduler.max_rows,
-            "max_queue_requests": scheduler.max_requests,
-            "max_queue_tokens": scheduler.max_tokens,
-            "certificate": {
-                "drift": self.drift,
-                "tolerance": self.bundle.variants[runtime.precision].tolerance,
-                "samples": len(self.bundle.certificate["samples"]),
-            },
-        }
+    @property
+    def description(self) -> EngineDescription:
+        bundle, runtime, scheduler = self.bundle, self._runtimes[0], self._scheduler
+        return EngineDescription(
+            model=bundle.name,
+            sizes=bundle.sizes,
+            special_ids=bundle.special_ids,
+            variants=tuple(bundle.variants),
+            produced_by=bundle.produced_by,
+            max_source_length=bundle.limits["max_source_length"],
+            max_target_length=bundle.limits["max_target_length"],
+            precision=runtime.precision,
+            provider=runtime.provider,
+            provider_fallback=runtime.fallback,
+            threads=max(runtime.threads, len(self._lanes) * self._runtimes[1].threads),
+            lanes=len(self._lanes),
+            max_rows=scheduler.max_rows,
+            max_queue_requests=scheduler.max_requests,
+            max_queue_tokens=scheduler.max_tokens,
+            certificate=CertificateResult(
+                drift=self.drift,
+                tolerance=bundle.variants[runtime.precision].tolerance,
+                samples=len(bundle.certificate["samples"]),
+            ),
+        )
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         return self._scheduler.waiting()
 
-    def running(self) -> int:
+    def count_running(self) -> int:
         return self._scheduler.count()
 
-    def submit(self, tasks: Sequence[Task], listener: Listener, deadline: float | None = None) -> Ticket:
-        """Any thread. QueueFullError or NotReadyError, or the listener hears one Finished for each task."""
+    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> SubmittedJobs:
+        """Any thread. QueueFullError or NotReadyError, or `on_event` gets one Finished for each task."""
         now = time.monotonic()
         jobs = [
-            Job(task, index, listener, deadline, now, make_search(self._special, task))
+            Job(task, index, on_event, deadline, now, make_search(self._special, task))
             for index, task in enumerate(tasks)
         ]
         try:
@@ -140,7 +148,7 @@ class Engine:
         for lane in self._lanes:
             lane.turn()
 
-    def run(self, tasks: Sequence[Task]) -> list[Answer]:
+    def run(self, tasks: Sequence[Task]) -> list[Result]:
         """Answers in order, in this thread: for the certificate, before the engine is started."""
         answers: list[Any] = [None] * len(tasks)
 

@@ -17,7 +17,7 @@ from service.engine.runner import Session
 from service.engine.runtime import Runtime
 from service.engine.scheduler import Job, Scheduler
 from service.engine.search import NextTokenSearch
-from service.engine.tasks import Answer, Distribution, Generated, NewTokens, Scored, Timing
+from service.engine.tasks import Distribution, Generated, NewTokens, Result, Scored, Timing
 from service.errors import CancelledError, DeadlineError, ServiceError
 from service.metrics import Metrics
 
@@ -131,7 +131,7 @@ class Lane:
         first, job.told = job.told, len(sure.ids)
         if first == 0 and self.metrics:
             self.metrics.first_token_seconds(now - job.submitted)
-        job.listener(NewTokens(job.index, tuple(sure.ids[first:]), tuple(sure.logprobs[first : job.told])))
+        job.on_event(NewTokens(job.index, tuple(sure.ids[first:]), tuple(sure.logprobs[first : job.told])))
 
     def _answer(self, job: Job, now: float, cut_short: bool = False) -> None:
         """The one outcome of a job."""
@@ -148,7 +148,7 @@ class Lane:
             self._count(job, answer, now)
         job.finish(answer)
 
-    def _result(self, job: Job, now: float, cut_short: bool) -> Answer | Exception:
+    def _result(self, job: Job, now: float, cut_short: bool) -> Result | Exception:
         search = job.search
         timing = Timing(
             (job.encode_started or now) - job.submitted,
@@ -167,7 +167,7 @@ class Lane:
             return Distribution(search.distribution, search.logprobs, timing)
         return Scored(search.logprobs, timing)
 
-    def _count(self, job: Job, answer: Answer | Exception, now: float) -> None:
+    def _count(self, job: Job, answer: Result | Exception, now: float) -> None:
         assert self.metrics is not None
         if not isinstance(answer, Generated):
             return

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from service.engine.beam import GenerateSearch
 from service.engine.search import NextTokenSearch, ScoreSearch
-from service.engine.tasks import Finished, Listener, Task
+from service.engine.tasks import EventCallback, Finished, Task
 from service.errors import CancelledError, InvalidFieldError, NotReadyError, QueueFullError
 
 LONGEST_RETRY = 60  # seconds
@@ -33,7 +33,7 @@ class Job:
 
     task: Task
     index: int  # among those submitted together
-    listener: Listener
+    on_event: EventCallback
     deadline: float | None  # of time.monotonic()
     submitted: float
     search: GenerateSearch | ScoreSearch | NextTokenSearch
@@ -55,11 +55,11 @@ class Job:
         """Tell of its one outcome."""
         if not self.finished:
             self.finished = True
-            self.listener(Finished(self.index, answer))  # type: ignore[arg-type]
+            self.on_event(Finished(self.index, answer))  # type: ignore[arg-type]
 
 
-class Ticket:
-    """What was submitted together, for whoever may give it up."""
+class SubmittedJobs:
+    """Jobs that were submitted together: what `Submission` is to whoever submitted them."""
 
     def __init__(self, jobs: Sequence[Job], scheduler: Scheduler) -> None:
         self._jobs, self._scheduler = jobs, scheduler
@@ -94,9 +94,9 @@ class Scheduler:
         """Whether no other lane has anything to do."""
         return not any(jobs for other, jobs in enumerate(self.running) if other != lane)
 
-    def submit(self, jobs: Sequence[Job]) -> Ticket:
+    def submit(self, jobs: Sequence[Job]) -> SubmittedJobs:
         """All or none."""
-        cost, rows = sum(job.task.cost for job in jobs), max(job.task.rows for job in jobs)
+        cost, rows = sum(job.task.token_budget for job in jobs), max(job.task.rows for job in jobs)
         if rows > self.max_rows:
             raise InvalidFieldError(
                 f"{rows} hypotheses at once are more than the {self.max_rows} that this server decodes together; "
@@ -123,7 +123,7 @@ class Scheduler:
             self._waiting_tokens += cost
             self._waiting_rows += sum(job.task.rows for job in jobs)
             self._changed.notify_all()
-        return Ticket(jobs, self)
+        return SubmittedJobs(jobs, self)
 
     def retry_after(self) -> int:
         """Whole seconds until half of the queue is done, at the rate that was measured."""
@@ -177,7 +177,7 @@ class Scheduler:
                 if not gone and (not fits or (admitted and tokens + length > most_tokens)):
                     break
                 self._waiting.popleft()
-                self._waiting_tokens -= job.task.cost
+                self._waiting_tokens -= job.task.token_budget
                 self._waiting_rows -= job.task.rows
                 if gone:
                     passed.append(job)
@@ -219,7 +219,7 @@ class Scheduler:
         with self._changed:
             self.running[lane] = [job for job in self.running[lane] if id(job) not in left]
             seconds, self._rated = max(now - self._rated, 1e-6), now
-            rate = sum(job.task.cost for job in jobs) / seconds
+            rate = sum(job.task.token_budget for job in jobs) / seconds
             self._rate = rate if not self._rate else RATE_MEMORY * self._rate + (1 - RATE_MEMORY) * rate
             if self._closed or (self._waiting and len(self.running) > 1):
                 self._changed.notify_all()  # what is next may now be for a lane that sleeps

@@ -15,6 +15,7 @@ import numpy as np
 
 Ids = tuple[int, ...]
 Array = np.ndarray[Any, Any]
+TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the most probable tokens, best first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class Generate:
     source: Ids  # without the end token
     options: Options
     prefix: Ids = ()  # the target starts with it
-    stream: bool = False  # tell of tokens as they become certain
+    stream: bool = False  # emit NewTokens while decoding
+    top_logprobs: int = 0  # most probable tokens recorded at each position; 0: none
 
     @property
     def rows(self) -> int:
@@ -51,8 +53,8 @@ class Generate:
         return self.options.num_hypotheses if self.options.samples else self.options.beam_size
 
     @property
-    def cost(self) -> int:
-        """The tokens that it may take, as admission prices it."""
+    def token_budget(self) -> int:
+        """The most tokens that it may take, by which the queue is bounded."""
         return len(self.source) + 1 + self.rows * self.options.max_length
 
 
@@ -65,7 +67,7 @@ class NextToken:
     stream = False
 
     @property
-    def cost(self) -> int:
+    def token_budget(self) -> int:
         return len(self.source) + 1 + len(self.prefix) + 1
 
 
@@ -78,7 +80,7 @@ class Score:
     stream = False
 
     @property
-    def cost(self) -> int:
+    def token_budget(self) -> int:
         return len(self.source) + 1 + len(self.target) + 1
 
 
@@ -91,6 +93,7 @@ class Hypothesis:
     logprobs: tuple[float, ...]  # of each token, by the model itself; the end token's last, where it came
     score: float  # sum(logprobs) / len(logprobs) ** length_penalty
     finish_reason: str  # stop: the end token came; length: the limit came; deadline: time was up
+    top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them; as long as logprobs
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class Scored:
     timing: Timing
 
 
-Answer = Generated | Distribution | Scored
+Result = Generated | Distribution | Scored
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class NewTokens:
     index: int  # of the task among those submitted together
     ids: Ids
     logprobs: tuple[float, ...]
+    top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Finished:
     """The one outcome of a task."""
 
     index: int
-    answer: Answer | Exception  # DeadlineError, CancelledError, NotReadyError, or what went wrong
+    answer: Result | Exception  # DeadlineError, CancelledError, NotReadyError, or what went wrong
 
 
-Listener = Callable[[NewTokens | Finished], None]  # called in the engine's thread: quick, and never raising
+EventCallback = Callable[[NewTokens | Finished], None]  # called in the engine's thread: quick, and never raising

@@ -82,7 +82,7 @@ class StreamedText:
         for index, logprob in zip(new.ids, new.logprobs, strict=True):
             self._ids.append(index)
             self._logprobs.append(logprob)
-            text = self._served.engine.target.decode(self._ids)
+            text = self._served.engine.target_tokenizer.decode(self._ids)
             if not text.endswith(UNFINISHED):
                 yield from self._release(text)
 
@@ -90,7 +90,7 @@ class StreamedText:
         """What of the answer was not sent yet."""
         start = len(self._ids)
         yield from self.add(NewTokens(0, best.ids[start:], best.logprobs[start : len(best.ids)]))
-        yield from self._release(self._served.engine.target.decode(self._ids))
+        yield from self._release(self._served.engine.target_tokenizer.decode(self._ids))
 
     def _release(self, text: str) -> Iterator[Json]:
         last = len(self._ids) - 1
@@ -103,7 +103,7 @@ class StreamedText:
 
 def _hypothesis(served: Served, found: Hypothesis, logprobs: bool) -> Json:
     return {
-        "text": served.engine.target.decode(found.ids),
+        "text": served.engine.target_tokenizer.decode(found.ids),
         "tokens": [served.tokens[index] for index in found.ids],
         "score": found.score,
         "logprobs": found.logprobs if logprobs else None,

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from export.bundle import read_bundle
+from service.engine.interface import EngineInterface
 from service.errors import NotFoundError
-from service.http.bridge import Engine
 from service.http.middleware import MethodNotAllowedError, Middleware, Traffic
 from service.http.models import Holder, Load
 from service.http.native import Api
@@ -31,7 +31,7 @@ log = logging.getLogger("attendant")
 
 def create_app(
     settings: Settings,
-    engine: Engine | None = None,
+    engine: EngineInterface | None = None,
     registry: CollectorRegistry | None = None,
     load: Load | None = None,
     failed: Callable[[Exception], None] = lambda _: None,
@@ -78,12 +78,14 @@ def bundle_directory(settings: Settings) -> Path:
 
 
 def _loader(settings: Settings, metrics: Metrics) -> Load:
-    def load(directory: Path | None) -> Engine:
-        from service.engine.engine import Engine as Decoder  # onnxruntime is loaded while probes are answered already
-        from service.engine.engine import EngineSettings
+    def load(directory: Path | None) -> EngineInterface:
+        from service.engine.engine import (
+            Engine,  # onnxruntime is loaded while probes are answered already
+            EngineSettings,
+        )
 
         bundle = read_bundle(directory or bundle_directory(settings))
-        engine = Decoder(bundle, EngineSettings.of(settings), metrics)
+        engine = Engine(bundle, EngineSettings.of(settings), metrics)
         engine.start()
         return engine
 

@@ -5,37 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from service.engine.tasks import Answer, Finished, Generate, Listener, NewTokens, Task
+from service.engine.interface import EngineInterface
+from service.engine.tasks import Finished, Generate, NewTokens, Result, Task
 from service.errors import CancelledError
-from service.http.inputs import Model
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 WATCH_AFTER = 0.01  # seconds; most answers are there before it pays to look whether the client still is
 
 
-class Ticket(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Engine(Model, Protocol):
-    """What the service needs of an engine."""
-
-    def start(self) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
-    def submit(self, tasks: Sequence[Task], listener: Listener, deadline: float | None = None) -> Ticket: ...
-    def close(self, grace: float = 0.0) -> None: ...
-
-
-async def ask(engine: Engine, tasks: Sequence[Task], deadline: float | None, receive: Receive) -> list[Answer]:
+async def ask(engine: EngineInterface, tasks: Sequence[Task], deadline: float | None, receive: Receive) -> list[Result]:
     """The answers in the order of the tasks; the first failure cancels the rest and is raised.
 
     A client that leaves cancels all of them: CancelledError.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    found: dict[int, Answer] = {}
+    found: dict[int, Result] = {}
 
     def settle(failure: Exception | None = None) -> None:
         if not done.done():
@@ -66,9 +53,9 @@ async def ask(engine: Engine, tasks: Sequence[Task], deadline: float | None, rec
 class Events:
     """What the engine tells of one streamed task. A refusal is raised at once, before an answer has begun."""
 
-    def __init__(self, engine: Engine, task: Generate, deadline: float | None, receive: Receive) -> None:
+    def __init__(self, engine: EngineInterface, task: Generate, deadline: float | None, receive: Receive) -> None:
         loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[NewTokens | Answer | Exception] = asyncio.Queue()
+        self._queue: asyncio.Queue[NewTokens | Result | Exception] = asyncio.Queue()
         put = self._queue.put_nowait
 
         def hear(event: NewTokens | Finished) -> None:
@@ -77,7 +64,7 @@ class Events:
         self._ticket = engine.submit([task], hear, deadline)
         self._watch = _Watch(loop, receive, lambda: put(CancelledError()))
 
-    async def get(self) -> NewTokens | Answer:
+    async def get(self) -> NewTokens | Result:
         """Tokens as they become certain, then the answer; a client that leaves: CancelledError."""
         event = await self._queue.get()
         if isinstance(event, Exception):

@@ -8,26 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from export.bundle import BundleError
+from service.engine.interface import EngineInterface
 from service.errors import InvalidFieldError, NotReadyError, StartError
 from service.hardware import memory_limit
-from service.http.bridge import Engine
 from service.metrics import Metrics
 
 log = logging.getLogger("attendant")
 
-Load = Callable[[Path | None], Engine]  # a started engine from a bundle's directory, None: the configured one
+Load = Callable[[Path | None], EngineInterface]  # a started engine from a bundle's directory, None: the configured one
 
 
 class Served:
     """An engine with what every request asks of it, looked up once."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineInterface) -> None:
         self.engine = engine
-        self.name = engine.bundle.name
-        self.tokens = [engine.target.token(index) for index in range(engine.target.size)]
-        self.end = engine.bundle.special_ids["eos"]
-        self.max_target_length = engine.bundle.limits["max_target_length"]
-        self.description = engine.describe()
+        self.description = engine.description
+        self.name = self.description.model
+        self.tokens = [engine.target_tokenizer.token(index) for index in range(engine.target_tokenizer.size)]
+        self.end = self.description.special_ids["eos"]
+        self.max_target_length = self.description.max_target_length
 
 
 class Holder:
@@ -52,18 +52,18 @@ class Holder:
             raise NotReadyError("The service is stopping; send the request to another one.")
         return self._served
 
-    def put(self, engine: Engine) -> Served:
+    def put(self, engine: EngineInterface) -> Served:
         """Serve with this engine from now on."""
         self._served = Served(engine)
         described = self._served.description
         self._metrics.model_info(
             self._served.name,
-            described["precision"],
-            described["provider"],
-            described["provider_fallback"] is not None,
-            described["certificate"]["tolerance"],
+            described.precision,
+            described.provider,
+            described.provider_fallback is not None,
+            described.certificate.tolerance,
         )
-        self._metrics.limits(described["max_rows"], described["max_queue_requests"], memory_limit())
+        self._metrics.limits(described.max_rows, described.max_queue_requests, memory_limit())
         self._metrics.ready(self.ready)
         return self._served
 

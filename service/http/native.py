@@ -165,28 +165,29 @@ class _Finish:
 
 
 def info_answer(served: Served, settings: Settings) -> Json:
-    bundle, described = served.engine.bundle, served.description
+    described = served.description
     return {
         "version": version("attendant"),
         "model": served.name,
         "bundle": {
-            "sizes": asdict(bundle.sizes),
-            "variants": list(bundle.variants),
-            "special_ids": bundle.special_ids,
-            "produced_by": bundle.produced_by,
+            "sizes": asdict(described.sizes),
+            "variants": list(described.variants),
+            "special_ids": dict(described.special_ids),
+            "produced_by": dict(described.produced_by),
         },
-        "precision": described["precision"],
-        "provider": described["provider"],
-        "provider_fallback": described["provider_fallback"],
-        "threads": described["threads"],
-        "lanes": described["lanes"],
+        "precision": described.precision,
+        "provider": described.provider,
+        "provider_fallback": described.provider_fallback,
+        "threads": described.threads,
+        "lanes": described.lanes,
         "limits": {
-            **bundle.limits,
-            **{name: described[name] for name in ("max_rows", "max_queue_requests", "max_queue_tokens")},
+            "max_source_length": described.max_source_length,
+            "max_target_length": described.max_target_length,
+            **{name: getattr(described, name) for name in ("max_rows", "max_queue_requests", "max_queue_tokens")},
             **{name: getattr(settings, name) for name in ("max_inputs", "max_beam_size", "max_body_bytes")},
             "timeout_ms": settings.timeout_ms,
         },
-        "certificate": described["certificate"],
+        "certificate": asdict(described.certificate),
     }
 
 

@@ -153,7 +153,7 @@ class Completion:
     async def _ask_for_others(self, questions: list[NextToken], receive: Receive) -> list[Distribution]:
         """A few at a time, so that they find room in any queue."""
         answers: list[Distribution] = []
-        few = min(FEW, self.served.description["max_queue_requests"])
+        few = min(FEW, self.served.description.max_queue_requests)
         while questions:
             found = await ask(self.served.engine, questions[:few], self.until, receive)
             answers += cast(list[Distribution], found)

@@ -179,7 +179,7 @@ def _check_limits(request: CompletionRequest, served: Served, settings: Settings
     if len(request.prompt) > settings.max_inputs:
         found = len(request.prompt)
         raise _refusal("prompt", f"has {found} texts; send at most {settings.max_inputs} in a request.")
-    most = min(settings.max_beam_size, served.description["max_rows"])
+    most = min(settings.max_beam_size, served.description.max_rows)
     if rows > most:
         field = next(name for name in ("beam_size", "best_of", "n") if (getattr(request, name) or 1) == rows)
         raise _refusal(field, f"takes a whole number from 1 to {most} here, not {rows}.")
@@ -187,15 +187,15 @@ def _check_limits(request: CompletionRequest, served: Served, settings: Settings
 
 def _check_price(tasks: Sequence[Task], served: Served) -> None:
     """A request that could not even wait alone is refused for good, not told to try again."""
-    cost, most = sum(task.cost for task in tasks), served.description["max_queue_tokens"]
+    cost, most = sum(task.token_budget for task in tasks), served.description.max_queue_tokens
     if cost > most:
         sentence = (
             f"may take {cost} tokens in all, and the service takes {most} at once; send fewer texts, or lower n, "
             "best_of, beam_size or max_tokens."
         )
         raise _refusal("prompt", sentence)
-    if len(tasks) > served.description["max_queue_requests"]:
-        waiting = served.description["max_queue_requests"]
+    if len(tasks) > served.description.max_queue_requests:
+        waiting = served.description.max_queue_requests
         raise _refusal("prompt", f"comes to {len(tasks)} texts with its samples; at most {waiting} can wait.")
 
 

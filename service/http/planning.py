@@ -97,7 +97,7 @@ def _sizes(request: GenerateRequest, served: Served, settings: Settings) -> list
     if len(request.inputs) > settings.max_inputs:
         sentence = f"inputs has {len(request.inputs)} texts; send at most {settings.max_inputs} in a request."
         problems.append(("inputs", sentence))
-    most = min(settings.max_beam_size, served.description["max_rows"])
+    most = min(settings.max_beam_size, served.description.max_rows)
     for field, found in (("beam_size", request.beam_size), ("num_hypotheses", request.num_hypotheses)):
         if found > most:
             problems.append((field, f"{field} takes a whole number from 1 to {most} here, not {found}."))
@@ -139,17 +139,15 @@ def _combinations(request: GenerateRequest) -> list[Problem]:
 
 def _price(tasks: Sequence[Task], served: Served) -> list[Problem]:
     """A request that could not even wait alone is refused for good, not told to try again."""
-    cost, most = sum(task.cost for task in tasks), served.description["max_queue_tokens"]
+    cost, most = sum(task.token_budget for task in tasks), served.description.max_queue_tokens
     if cost > most:
         sentence = (
             f"The request may take {cost} tokens (inputs x hypotheses x max_length, and the sources); the service "
             f"takes {most} at once. Send fewer inputs, or lower beam_size or max_length."
         )
         return [("inputs", sentence)]
-    if len(tasks) > served.description["max_queue_requests"]:
-        return [
-            ("inputs", f"inputs has {len(tasks)} texts; at most {served.description['max_queue_requests']} can wait.")
-        ]
+    if len(tasks) > served.description.max_queue_requests:
+        return [("inputs", f"inputs has {len(tasks)} texts; at most {served.description.max_queue_requests} can wait.")]
     return []
 
 

@@ -130,10 +130,10 @@ class Server(uvicorn.Server):
 
     def _greeting(self, served: Served) -> str:
         described = served.description
-        threads = "1 thread" if described["threads"] == 1 else f"{described['threads']} threads"
+        threads = "1 thread" if described.threads == 1 else f"{described.threads} threads"
         return (
-            f"Attendant listens on {self.address}: model {served.name}, {described['precision']} on "
-            f"{described['provider']}, {threads}."
+            f"Attendant listens on {self.address}: model {served.name}, {described.precision} on "
+            f"{described.provider}, {threads}."
         )
 
 

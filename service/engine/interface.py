@@ -1,0 +1,81 @@
+"""What the rest of the service sees of the engine: one protocol and one description. No onnxruntime, no asyncio.
+
+`service.engine.tasks` has the tasks that are submitted and the results that come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from export.bundle import Sizes
+from service.engine.tasks import EventCallback, Task
+from service.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificateResult:
+    """How far this machine's log-probabilities are from those that torch gave at export."""
+
+    drift: float  # largest difference, in nats
+    tolerance: float  # the largest that is accepted
+    samples: int  # that were replayed
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineDescription:
+    """What is being served, on what, and within which limits. It never changes while an engine lives."""
+
+    model: str  # the bundle's name
+    sizes: Sizes
+    special_ids: Mapping[str, int]
+    variants: tuple[str, ...]  # precisions that the bundle has
+    produced_by: Mapping[str, str]
+    max_source_length: int  # tokens, without the end token
+    max_target_length: int  # tokens, with the end token
+    precision: str
+    provider: str  # cpu or cuda
+    provider_fallback: str | None  # reason for falling back from CUDA to CPU
+    threads: int
+    lanes: int
+    max_rows: int  # hypotheses in one step of a lane
+    max_queue_requests: int
+    max_queue_tokens: int
+    certificate: CertificateResult
+
+
+class Submission(Protocol):
+    """Tasks that were submitted together."""
+
+    def cancel(self) -> None:
+        """Drop whatever of them has no outcome yet; each gets CancelledError."""
+
+
+class EngineInterface(Protocol):
+    """Every method may be called from any thread."""
+
+    @property
+    def description(self) -> EngineDescription: ...
+    @property
+    def source_tokenizer(self) -> Tokenizer: ...
+    @property
+    def target_tokenizer(self) -> Tokenizer: ...
+
+    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
+        """Queue all of the tasks or none: InvalidFieldError, QueueFullError or NotReadyError.
+
+        `on_event` gets one Finished for each task, from another thread; `deadline` is of time.monotonic().
+        """
+
+    def count_waiting(self) -> int:
+        """Tasks in the queue."""
+
+    def count_running(self) -> int:
+        """Tasks in the lanes."""
+
+    def start(self) -> None:
+        """Begin to decode."""
+
+    def close(self, grace: float = 0.0) -> None:
+        """Accept nothing more, finish what was accepted within `grace` seconds, and fail the rest."""

@@ -1,0 +1,29 @@
+"""What the engine tells whoever watches it. The base class ignores everything; `service.metrics` counts.
+
+Every method may be called from any thread, and must neither block nor raise. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+
+class EngineObserver:
+    def queue_full(self) -> None:
+        """A submission was refused because the queue was full."""
+
+    def encoded(self, queue_seconds: list[float], source_tokens: int, seconds: float) -> None:
+        """Sources were encoded together: how long each task had waited, their tokens, the time it took."""
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        """One step of a lane, with `rows` hypotheses in it."""
+
+    def first_token(self, seconds: float) -> None:
+        """A task has its first token, so long after it was submitted."""
+
+    def generated(self, target_tokens: int, pruned_tokens: int, seconds_per_token: float, length: int) -> None:
+        """A generation has ended: tokens answered, tokens decoded in vain, decoding time of each of `length` tokens."""
+
+    def cancelled(self, wasted_tokens: int) -> None:
+        """A task was cancelled after so many tokens were decoded."""
+
+    def expired(self) -> None:
+        """A task's deadline passed before it was done."""
