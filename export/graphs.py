@@ -123,6 +123,7 @@ class Parts:
     def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array]) -> None:
         self.g, self.config, self.weights = graph, config, weights
         self.head = config.d_model // config.heads
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0  # of token embeddings
         self.is_source = self.is_past = self.is_new = ""  # masks, once prepared
 
     def encode(self) -> tuple[str, list[str]]:
@@ -151,16 +152,19 @@ class Parts:
         length = g.op("Shape", ids, start=1, end=2)
         table = self._array(f"{name}.positions")
         positions = g.op("Slice", table, g.constant([0]), length, g.constant([0]))  # (T, D)
-        return str(g.op("Add", self._tokens(ids, name), positions))
+        return self._embedding_norm(g.op("Add", self._tokens(ids, name), positions), name)
 
     def embed_at(self, ids: str, positions: str, name: str) -> str:
         """ids (R, 1) at positions (R, 1) -> (R, 1, D)"""
         at = self.g.op("Gather", self._array(f"{name}.positions"), positions, axis=0)
-        return str(self.g.op("Add", self._tokens(ids, name), at))
+        return self._embedding_norm(self.g.op("Add", self._tokens(ids, name), at), name)
+
+    def _embedding_norm(self, x: str, name: str) -> str:
+        return self.norm(x, f"{name}.norm") if self.config.embedding_norm else x
 
     def _tokens(self, ids: str, name: str) -> str:
-        found = self.g.op("Gather", self._array(self._tied(f"{name}.tokens.weight")), ids, axis=0)
-        return str(self.g.op("Mul", found, self._scalar(math.sqrt(self.config.d_model))))
+        found = str(self.g.op("Gather", self._array(self._tied(f"{name}.tokens.weight")), ids, axis=0))
+        return str(self.g.op("Mul", found, self._scalar(self.scale))) if self.scale != 1 else found
 
     def source_mask(self, lengths: str, sized_like: str = "source") -> str:
         """True where a key is a source token: lengths (N,) -> (N, 1, 1, S)"""
@@ -262,7 +266,7 @@ class Parts:
         return total if self.config.norm == "pre" else self.norm(total, f"{name}.norm")
 
     def last_norm(self, x: str, name: str) -> str:
-        return self.norm(x, name) if self.config.norm == "pre" else x
+        return self.norm(x, name) if self.config.norm == "pre" or self.config.final_norm else x
 
     def feed_forward(self, x: str, layer: str) -> str:
         """The sub-layer with its residual."""
@@ -283,7 +287,8 @@ class Parts:
     def logits(self, x: str) -> str:
         """(..., D) -> (..., V), with the table as it is stored, so that an embedding can share it"""
         g, table = self.g, self._array(self._tied("output.weight"))
-        flat = g.op("Gemm", g.reshape(x, [-1, self.config.d_model]), table, transB=1)
+        bias = [self._array("output.bias")] if self.config.output_bias else []
+        flat = g.op("Gemm", g.reshape(x, [-1, self.config.d_model]), table, *bias, transB=1)
         shape = g.op("Concat", g.op("Shape", x, start=0, end=-1), g.constant([self.config.target_vocab]), axis=0)
         return str(g.op("Reshape", flat, shape))
 

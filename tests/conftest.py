@@ -29,6 +29,24 @@ def make_model(seed: int = 0, **changes: Any) -> Transformer:
     return Transformer(ModelConfig(**{**SMALL, **changes})).eval()
 
 
+# What a model that was trained elsewhere may have; the defaults have none of it.
+FOREIGN: list[dict[str, Any]] = [
+    {"output_bias": True}, {"embedding_norm": True}, {"final_norm": True}, {"scale_embeddings": False},
+    {"output_bias": True, "embedding_norm": True, "final_norm": True, "scale_embeddings": False, "tie": "none",
+     "positions": "learned"},
+]  # fmt: skip
+
+
+def make_foreign_model(**changes: Any) -> Transformer:
+    """A small model whose norms and biases are not those of a fresh one."""
+    model = make_model(**changes)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter += 0.2 * torch.randn(parameter.shape)
+    return model
+
+
 @pytest.fixture
 def write_tsv(tmp_path: Path) -> Callable[..., Path]:
     def write(*lines: str, name: str = "corpus.tsv") -> Path:
