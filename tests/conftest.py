@@ -41,7 +41,7 @@ def make_foreign_model(**changes: Any) -> Transformer:
     """A small model whose norms and biases are not those of a fresh one."""
     model = make_model(**changes)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter += 0.2 * torch.randn(parameter.shape)
     return model

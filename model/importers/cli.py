@@ -1,0 +1,68 @@
+"""The command `import`: one reader per format, each with its own flags."""
+
+from __future__ import annotations
+
+import importlib
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from model.errors import ConfigError, UserError
+
+# Format: what PATH is, and the flags that its reader takes.
+FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "marian": ("a directory of Hugging Face's Marian (OPUS-MT)", ("target_language",)),
+}
+FLAGS: dict[str, tuple[Any, str, str]] = {
+    "source_language": (str, "CODE", "the language of sources, where the model has several"),
+    "target_language": (str, "CODE", "the language to write, where the model has several"),
+}
+SHOWN = 5
+
+
+def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("format", choices=FORMATS, metavar="FORMAT", help="; ".join(
+        f"{name}: {about}" for name, (about, _) in FORMATS.items()))  # fmt: skip
+    parser.add_argument("path", type=Path, metavar="PATH", help="the model")
+    parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="a new directory, for attendant export")
+    parser.add_argument("--samples", type=Path, metavar="TSV", help=(
+        "lines of source<TAB>target: tokenizers are compared on them, and export calibrates and proves with them"
+    ))  # fmt: skip
+    for name, (kind, metavar, about) in FLAGS.items():
+        users = ", ".join(name_of for name_of, (_, flags) in FORMATS.items() if name in flags)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=f"{about} ({users})")
+    options = parser.parse_args(arguments)
+    given = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
+    for name in given.keys() - set(FORMATS[options.format][1]):
+        raise ConfigError(f"--{name.replace('_', '-')} is not for the format {options.format}.")
+    if options.out.exists():
+        raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
+
+    from model.data import read_pairs
+
+    pairs = list(read_pairs(options.samples)) if options.samples else []
+    reader = importlib.import_module(f"model.importers.{options.format.replace('-', '_')}")
+    model = reader.read(options.path, **given)
+    notes = [*model.notes, *_compare(model, pairs)]
+    model.write(options.out, options.samples)
+    count = sum(weight.numel() for weight in model.weights.values())
+    print(f"{options.out}: {options.format}, {count / 1e6:.1f} M parameters, {model.config.max_length} positions")
+    for note in notes:
+        print(f"  {note}")
+    print(f"  next: attendant export {options.out} --out BUNDLE{'' if options.samples else ' --samples TSV'}")
+
+
+def _compare(model: Any, pairs: list[tuple[str, str]]) -> list[str]:
+    """Where the imported tokenizers cut the samples otherwise than SentencePiece."""
+    from model.importers.sentencepiece import differences
+
+    notes = []
+    sides = {"source": (model.source, [a for a, _ in pairs]), "target": (model.target, [b for _, b in pairs])}
+    for side, path in model.spm.items() if pairs else ():
+        backend, texts = sides[side]
+        found = differences(path, backend, texts)
+        if found is None:
+            return ["the tokenizers were not compared: run pip install sentencepiece"]
+        notes.append(f"{path.name}: {len(found)} of {len(texts)} samples are cut otherwise than by SentencePiece")
+        notes += [f"  {text!r:.100}" for text in found[:SHOWN]]
+    return notes
