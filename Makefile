@@ -4,8 +4,9 @@ PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
 BUNDLE ?=
-RUN ?= runs/g2p
-DATA ?= runs/data
+RUNS ?= runs
+DATA ?= $(RUNS)/data
+SETTINGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -48,9 +49,19 @@ $(DATA)/train.tsv: | .venv/all
 
 data: $(DATA)/train.tsv ## the default corpus, in DATA
 
-train: $(DATA)/train.tsv ## train the default model into RUN, for hours; goes on where it stopped
-	$(BIN)/attendant train --preset g2p --data $(DATA)/train.tsv --valid $(DATA)/valid.tsv --out $(RUN) \
-	  --source-tokenizer chars --target-tokenizer words --resume
+# What `attendant train` is given for the default model's teachers and for the student that learns from them.
+TEACHER = --preset g2p --data $(DATA)/train.tsv --valid $(DATA)/valid.tsv --source-tokenizer chars --target-tokenizer words
+STUDENT = --preset g2p --distilled $(RUNS)/distilled --valid $(DATA)/valid.tsv --set steps=10500 --set dropout=0.1 \
+  --set label_smoothing=0.0 --set one_target=true --set select_ignore='[0-9]' --set seed=21
+
+train: $(DATA)/train.tsv ## the default model from nothing, into RUNS, for a day: two teachers, a student, release; goes on where it stopped
+	$(BIN)/attendant train $(TEACHER) --set seed=11 $(SETTINGS) --out $(RUNS)/teacher1 --resume
+	$(BIN)/attendant train $(TEACHER) --set seed=12 $(SETTINGS) --out $(RUNS)/teacher2 --resume
+	$(BIN)/attendant distill $(RUNS)/teacher1 $(RUNS)/teacher2 --data $(DATA)/train.tsv --words $(DATA)/words.txt \
+	  --held-out $(DATA)/valid.tsv $(DATA)/test.tsv --out $(RUNS)/distilled
+	$(BIN)/attendant train $(STUDENT) $(SETTINGS) --out $(RUNS)/student --resume
+	rm -rf $(RUNS)/default
+	$(BIN)/attendant release $(RUNS)/student --out $(RUNS)/default
 
 evaluate: $(DATA)/train.tsv ## error rates of the committed model on the test part, greedy and beam 5
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --json runs/greedy.json
@@ -70,7 +81,7 @@ baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored 
 	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json
 
 card: .venv/all $(DATA)/train.tsv ## the default model's results, curves and card, from its weights and the baseline
-	$(BIN)/python -m bench.card --model model/default --data $(DATA) --baseline bench/results/phonetisaurus.json
+	$(BIN)/python -m bench.card --model model/default --bundle service/default_bundle --data $(DATA) --baseline bench/results/phonetisaurus.json
 
 image: ## the service's image, with docker
 	docker build --file deploy/Dockerfile --target runtime --tag attendant:0.1.0 .

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent  # model, export and service are beside t
 COMMANDS = {
     "data": ("model.cli", "make a corpus"),
     "train": ("model.cli", "train a model on pairs of texts"),
+    "distill": ("model.cli", "write down what trained models say of a corpus, for a student to learn from"),
     "evaluate": ("export.evaluate", "error rates of a trained model or of a bundle"),
     "plot": ("model.cli", "draw curves, positions and attention as PNG"),
     "release": ("model.cli", "the best weights of a run, small enough to hand on"),

@@ -1,9 +1,11 @@
 """The default model's card: what it is, how it was made and how good it is, every figure computed or read from a file.
 
-    python -m bench.card --model model/default --data DIR --baseline bench/results/phonetisaurus.json
+    python -m bench.card --model model/default --bundle service/default_bundle --data DIR \
+      --baseline bench/results/phonetisaurus.json
 
-Evaluates the weights on disk on DIR/test.tsv, greedy and with beam 5, writes results.json and the curves beside them,
-and the card, README.md, from all that.
+Evaluates the weights on disk on DIR/test.tsv, greedy and with beam 5, and the bundle in int8, as it is served; looks at
+where the answers are wrong (bench.analysis); writes results.json and the curves beside the weights, and the card,
+README.md, from all that. The commands under "Made by" are read from the run (model.recipe).
 """
 
 from __future__ import annotations
@@ -11,13 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
+from bench.analysis import analyse, answers_of, tables
 from bench.machine import machine_facts
-from model import checkpoint
+from export.bundle import read_bundle
+from export.evaluate import evaluate_bundle
+from model import checkpoint, recipe
 from model.evaluate import evaluate_run
-from model.history import read_history
+from model.g2p import census_names
+from model.history import phases, read_history
 from model.plots import plot_history
 from model.prepare import file_digest
 
@@ -25,18 +32,19 @@ RESULTS = "results.json"
 STRESS = "[0-9]"
 
 
-def results(model: Path, data: Path) -> dict[str, Any]:
-    """Error rates of what is on disk, for both searches, with and without stress."""
-    trained = checkpoint.load_trained(model)
+def results(model: Path, bundle: Path, data: Path) -> dict[str, Any]:
+    """Error rates of what is on disk, with and without stress, for both searches and as served; where it errs."""
+    trained, test = checkpoint.load_trained(model), data / "test.tsv"
     reports = {
-        name: evaluate_run(trained, data / "test.tsv", beam_size, 1.0, STRESS)
-        for name, beam_size in (("greedy", 1), ("beam 5", 5))
+        name: evaluate_run(trained, test, beam_size, 1.0, STRESS) for name, beam_size in (("greedy", 1), ("beam 5", 5))
     }
+    served = {"greedy, int8, as served": evaluate_bundle(read_bundle(bundle), "int8", test, 1, 1.0, STRESS)}
     return {
         "model_sha256": file_digest(model / checkpoint.MODEL),
         "parameters": trained.model.parameter_count(),
-        "test_sha256": file_digest(data / "test.tsv"),
-        "searches": reports,
+        "test_sha256": file_digest(test),
+        "searches": served | reports,
+        "errors": analyse(answers_of(trained, test), set(census_names())),
         "machine": machine_facts(),
     }
 
@@ -45,57 +53,63 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
     config = checkpoint.read_config(model)
     history = read_history(model / checkpoint.HISTORY)
     last = history[-1]
-    shape, train, data = config["model"], config["train"], config["data"]
+    shape, data = config["model"], config["data"]
     rows = [_row(name, report) for name, report in found["searches"].items()] + [_baseline_row(baseline)]
     return TEMPLATE.format(
         parameters=f"{found['parameters']:,}",
         size=f"{(model / checkpoint.MODEL).stat().st_size / 1e6:.1f}",
         **{name: shape[name] for name in ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "norm")},
         dropout=shape["dropout"],
-        settings=" ".join(f"--set {name}={value}" for name, value in _unlike_preset(train).items()),
         train_pairs=f"{data['train']['pairs']:,}",
         valid_pairs=f"{data['valid']['pairs']:,}",
         words=f"{found['searches']['greedy']['sources']:,}",
         steps=f"{last['step']:,}",
-        last_step=last["step"],
         passes=last["epoch"],
         hours=f"{last['seconds'] / 3600:.1f}",
         cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
         torch=config["versions"]["torch"],
+        run=config.get("run", "g2p"),
         rows="\n".join(rows),
         version=baseline["version"],
-        phases=_phases(history),
-        order=baseline["order"],
+        errors=tables(found["errors"]),
+        commands="\n".join(f"    {_wrapped(command)}" for command in recipe.commands(model)),
+        changes=_changes(phases(history)),
     )
 
 
-def _phases(history: list[dict[str, Any]]) -> str:
-    """A table of the options that training went on with, and from which step."""
-    told = [entry for entry in history if entry["kind"] == "options"]
-    names = list(told[-1]["options"])
-    lines = ["| from step | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    lines += [f"| {e['step']} | " + " | ".join(str(e["options"][name]) for name in names) + " |" for e in told]
-    return "\n".join(lines)
+def _wrapped(command: str) -> str:
+    return " \\\n      ".join(textwrap.wrap(command, 105, break_long_words=False, break_on_hyphens=False))
 
 
-def _unlike_preset(train: dict[str, Any]) -> dict[str, Any]:
-    """The training options that the last resumption set otherwise than the preset has them."""
-    from model.config import build, to_json
+def _changes(told: list[dict[str, Any]]) -> str:
+    """A table of the options that were changed on the way, where some were."""
+    if len(told) == 1:
+        return ""
+    values = [entry["options"] for entry in told]
+    names = [name for name in values[-1] if any(v.get(name) != values[-1][name] for v in values)]
+    lines = [CHANGED, "", _cells("from step", *names), "|---" * (len(names) + 1) + "|"]
+    return "\n".join(lines + [_cells(e["step"], *(e["options"].get(name, "") for name in names)) for e in told]) + "\n"
 
-    preset = to_json(build("g2p", {})[1])
-    return {name: value for name, value in train.items() if preset[name] != value}
+
+def _cells(*values: Any) -> str:
+    return "| " + " | ".join(map(str, values)) + " |"
 
 
 def _row(name: str, report: dict[str, Any]) -> str:
     rates = [report["sequence_error_rate"], report["token_error_rate"]]
     rates += [report["ignoring"]["sequence_error_rate"], report["ignoring"]["token_error_rate"]]
-    return "| " + " | ".join([f"this model, {name}", *(f"{rate:.2f} %" for rate in rates)]) + " |"
+    return _cells(f"this model, {name}", *(f"{rate:.2f} %" for rate in rates))
 
 
 def _baseline_row(baseline: dict[str, Any]) -> str:
     names = ["word_error_rate", "phone_error_rate"]
     rates = [baseline[name] for name in names] + [baseline[f"{name}_without_stress"] for name in names]
-    return "| " + " | ".join([f"Phonetisaurus, {baseline['order']}-gram", *(f"{rate:.2f} %" for rate in rates)]) + " |"
+    return _cells(f"Phonetisaurus, {baseline['order']}-gram", *(f"{rate:.2f} %" for rate in rates))
+
+
+CHANGED = """\
+No one command makes these weights: the last run was stopped and resumed with other options on the way. Its command has
+the last of them; the changes were:"""
 
 
 TEMPLATE = """\
@@ -124,38 +138,39 @@ Test part, {words} words that training never saw; any listed pronunciation count
 {rows}
 
 Phonetisaurus {version} is trained on the same file; its order and smoothing are chosen on the same validation part
-(`make baseline`). `make evaluate` reproduces the rows of this model, `make card` this page.
+(`make baseline`). `make evaluate` and `make evaluate-bundle` reproduce the rows of this model, `make card` this page.
 
 ![error rates on the validation part](error_rate.png)
 ![loss](loss.png)
 ![learning rate](learning_rate.png)
 
+## Where it errs
+
+Greedy answers of these weights on the test part (`python -m bench.analysis`).
+
+{errors}
 ## Made by
 
     attendant data g2p --out runs/data
-    attendant train --preset g2p --data runs/data/train.tsv --valid runs/data/valid.tsv --out runs/g2p \\
-      --source-tokenizer chars --target-tokenizer words --resume {settings}
-    attendant release runs/g2p --out model/default --step {last_step}
-    make card
+{commands}
+    attendant release runs/{run} --out model/default
 
-It was stopped and resumed with other options on the way, as its history tells:
-
-{phases}
-"""
+{changes}"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a model's results and card.")
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--bundle", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--baseline", type=Path, required=True)
     options = parser.parse_args()
-    found = results(options.model, options.data)
+    found = results(options.model, options.bundle, options.data)
     checkpoint.write_json(found, options.model / RESULTS)
     plot_history(options.model, options.model)
     (options.model / "LICENSE.cmudict").write_bytes((options.data / "LICENSE.cmudict").read_bytes())
     baseline = json.loads(options.baseline.read_text(encoding="utf-8"))
-    text = re.sub(r" +$", "", card(options.model, found, baseline), flags=re.MULTILINE)
+    text = re.sub(r" +$", "", card(options.model, found, baseline), flags=re.MULTILINE).rstrip() + "\n"
     (options.model / "README.md").write_text(text, encoding="utf-8")
     print(text)
 

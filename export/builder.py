@@ -1,4 +1,4 @@
-"""Writes ONNX graphs node by node; graphs of one variant keep their weights once, in one file."""
+"""Builds ONNX graphs node by node; the graphs of one variant share one weights file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ELEMENT_TYPES = {
     "int32": TensorProto.INT32,
     "int8": TensorProto.INT8,
 }
-SMALLEST_STORED = 1024  # bytes; what is smaller stays in the graph
+SMALLEST_STORED = 1024  # bytes; smaller arrays stay in the graph
 ALIGNMENT = 64  # bytes
 
 Array = np.ndarray[Any, Any]
 
 
 class WeightStore:
-    """Arrays by name, one after the other in one file."""
+    """Named arrays, aligned, one after the other in one file."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
@@ -35,7 +35,7 @@ class WeightStore:
         self._end = 0
 
     def tensor(self, name: str, value: Array, location: str) -> onnx.TensorProto:
-        """A tensor that refers to its place in the file; the same name is the same place."""
+        """An external tensor at its offset in the file; a name is stored once."""
         if name not in self._arrays:
             self._arrays[name], self._offsets[name] = value, self._end
             self._end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
@@ -56,10 +56,10 @@ class WeightStore:
 
 
 class GraphBuilder:
-    """One graph. `real` is the precision of its values where nothing else is said, `cache` that of what is cached."""
+    """One graph. `dtype` is that of floating-point values, `cache_dtype` that of KV caches (`dtype` by default)."""
 
-    def __init__(self, name: str, real: str = "float32", cache: str = "") -> None:
-        self._name, self.real, self.cache = name, real, cache or real
+    def __init__(self, name: str, dtype: str = "float32", cache_dtype: str = "") -> None:
+        self._name, self.dtype, self.cache_dtype = name, dtype, cache_dtype or dtype
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -71,7 +71,7 @@ class GraphBuilder:
         return name
 
     def output(self, value: str, name: str, kind: str, axes: Sequence[str | int]) -> None:
-        """Give a value the name of an output, wherever it is used."""
+        """Rename a value, wherever it is used, and make it a graph output."""
         for node in self._nodes:
             for names in (node.input, node.output):
                 for i, used in enumerate(names):
@@ -79,35 +79,44 @@ class GraphBuilder:
         self._outputs.append(helper.make_tensor_value_info(name, self._element(kind), list(axes)))
 
     def weight(self, name: str, value: Array) -> str:
-        """A named array, stored once however often it is used; real numbers in the graph's precision."""
+        """A named initializer, stored once; floating-point arrays are cast to the graph's dtype."""
         if name not in self._weights:
-            self._weights[name] = value.astype(self.real) if value.dtype.kind == "f" else value
+            self._weights[name] = value.astype(self.dtype) if value.dtype.kind == "f" else value
         return name
 
     def cast(self, value: str, kind: str) -> str:
-        return str(self.op("Cast", value, to=self._element(kind)))
+        return self.op("Cast", value, to=self._element(kind))
 
     def constant(self, value: Any, kind: str = "int64") -> str:
-        array = np.asarray(value, dtype=self.real if kind == "real" else kind)
+        array = np.asarray(value, dtype=self.dtype if kind == "real" else kind)
         return self.weight(f"constant_{kind}_{array.shape}_{array.tolist()}".replace(" ", ""), array)
 
-    def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Add a node; the name of its output, or a list of names where it has several."""
-        names = [f"{kind}_{self._count}" if outputs == 1 else f"{kind}_{self._count}_{i}" for i in range(outputs)]
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Add a node with one output, and return that output's name."""
+        [name] = self._add(kind, inputs, [f"{kind}_{self._count}"], domain, attributes)
+        return name
+
+    def multi_op(self, kind: str, *inputs: str, outputs: int, domain: str = "", **attributes: Any) -> list[str]:
+        """Add a node with several outputs, and return their names."""
+        return self._add(kind, inputs, [f"{kind}_{self._count}_{i}" for i in range(outputs)], domain, attributes)
+
+    def _add(
+        self, kind: str, inputs: Sequence[str], outputs: list[str], domain: str, attributes: dict[str, Any]
+    ) -> list[str]:
         self._count += 1
-        node = helper.make_node(kind, list(inputs), names, name=f"n{self._count}", domain=domain, **attributes)
+        node = helper.make_node(kind, inputs, outputs, name=f"n{self._count}", domain=domain, **attributes)
         self._nodes.append(node)
-        return names[0] if outputs == 1 else names
+        return outputs
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
-        """0 keeps an axis, -1 takes what is left."""
-        return str(self.op("Reshape", value, self.constant(list(shape))))
+        """A dimension of 0 is copied from the input, -1 is inferred."""
+        return self.op("Reshape", value, self.constant(list(shape)))
 
     def _element(self, kind: str) -> int:
-        return int(ELEMENT_TYPES[{"real": self.real, "cache": self.cache}.get(kind, kind)])
+        return int(ELEMENT_TYPES[{"real": self.dtype, "cache": self.cache_dtype}.get(kind, kind)])
 
     def build(self, store: WeightStore | None = None, location: str = "") -> onnx.ModelProto:
-        """The model, with its large weights in a store that is written to `location` beside it, or inside."""
+        """The model; with a store, large weights are external data in the file `location`."""
         initializers = []
         for name, value in self._weights.items():
             if store is not None and value.nbytes >= SMALLEST_STORED:

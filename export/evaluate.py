@@ -1,4 +1,4 @@
-"""`attendant evaluate`: error rates of a run, by torch, or of a bundle, by the very graphs that are served."""
+"""`attendant evaluate`: error rates of a run, by torch, or of a bundle, by the graphs that are served."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from export.bundle import MANIFEST, Bundle, BundleError, read_bundle
 
-PREFERRED = ("int8", "fp32")  # what serves a processor, best first
+PREFERRED = ("int8", "fp32")  # on a CPU, fastest first
 
 
 class EvaluateUsageError(Exception):
@@ -40,7 +40,7 @@ def evaluate(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def choose_precision(bundle: Bundle, asked: str | None) -> str:
-    """The variant that was asked for, else the one that serves a processor best."""
+    """The variant that was asked for, else the fastest on a CPU."""
     if asked is None:
         return next((name for name in PREFERRED if name in bundle.variants), next(iter(bundle.variants)))
     if asked not in bundle.variants:
@@ -54,8 +54,10 @@ def evaluate_bundle(
     bundle: Bundle, precision: str, data: Path, beam_size: int, length_penalty: float, ignore: str | None
 ) -> dict[str, Any]:
     """Decode every source of a TSV with a variant's graphs and score it against all of its targets."""
+    from export.runner import GraphStepper, Runner
     from model import tokenizer
     from model.data import read_references
+    from model.decode import decode_sources
     from model.evaluate import check_pattern, measure
 
     check_pattern(ignore)
@@ -63,37 +65,18 @@ def evaluate_bundle(
     references = read_references(data)
     encoded = source.encode_batch(list(references))
     _check_lengths(bundle, data, list(references), encoded)
-    found = decode_all(bundle, precision, encoded, beam_size, length_penalty)
+    stepper = GraphStepper(Runner(bundle.variants[precision].graphs, bundle.sizes))
+    found = decode_sources(stepper, encoded, beam_size, length_penalty)
     report: dict[str, Any] = {"data": data.name, "sources": len(references), "precision": precision}
     report |= {"beam_size": beam_size, "length_penalty": length_penalty}
     return report | dict(measure([target.decode(ids) for ids in found], list(references.values()), target, ignore))
 
 
-def decode_all(
-    bundle: Bundle, precision: str, sources: list[list[int]], beam_size: int, length_penalty: float
-) -> list[list[int]]:
-    """The best target of each source, in order, with progress."""
-    from export.runner import Runner, chunks
-    from export.search import BATCH, search
-    from model.progress import Count
-
-    runner = Runner(bundle.variants[precision].graphs, bundle.sizes)
-    progress = Count("decoding", "sources", len(sources))
-    found: dict[int, list[int]] = {}
-    for numbers in chunks(sorted(range(len(sources)), key=lambda i: len(sources[i])), BATCH):
-        answers = search(runner, [sources[i] for i in numbers], beam_size, length_penalty)
-        found |= dict(zip(numbers, answers, strict=True))
-        progress.add(len(numbers))
-    progress.close()
-    return [found[i] for i in range(len(sources))]
-
-
 def _of_bundle(options: Namespace) -> dict[str, Any]:
     bundle = read_bundle(options.model)
     precision = choose_precision(bundle, options.precision)
-    return evaluate_bundle(
-        bundle, precision, options.data, options.beam_size, options.length_penalty, options.ignore
-    )  # fmt: skip
+    search = (options.beam_size, options.length_penalty)
+    return evaluate_bundle(bundle, precision, options.data, *search, options.ignore)
 
 
 def _of_run(options: Namespace) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""The model as ONNX graphs in standard operators: encoder, decoder step, and the full pass with attention weights.
+"""The model as ONNX graphs of standard operators: encoder, decoder step, and the full pass with attention weights.
 
-Written node by node beside `model/transformer.py`, so that no traced length is frozen in.
+Each part mirrors `model/transformer.py`; change both together (docs/decisions/010). Nothing is traced, so no length is
+frozen in.
 
 B batch   R rows   S source   T target   P past   D d_model   H heads   d = D / H   V target vocabulary
 """
@@ -33,14 +34,15 @@ def build_graph(
     store: WeightStore | None = None,
     location: str = "",
     make_parts: Callable[[GraphBuilder, ModelConfig, dict[str, Array]], Parts] | None = None,
-    real: str = "float32",
-    cache: str = "",
+    dtype: str = "float32",
+    cache_dtype: str = "",
 ) -> onnx.ModelProto:
-    """One of `signature.GRAPHS`, from the options and the weights of a model (position tables included).
+    """One of `signature.GRAPHS`, from a model's config and arrays (`export.weights.arrays_of`).
 
-    `make_parts` decides how the parts are computed, `real` in which precision, and `cache` what is cached of them.
+    `make_parts` builds the layers: standard operators, onnxruntime's own, or int8. `dtype` and `cache_dtype` are those
+    of floating-point values and of KV caches.
     """
-    sizes, graph = sizes_of(config), GraphBuilder(name, real, cache)
+    sizes, graph = sizes_of(config), GraphBuilder(name, dtype, cache_dtype)
     for value in signature.inputs(name, sizes):
         graph.input(value.name, value.kind, value.shape(sizes))
     parts = (make_parts or Parts)(graph, config, weights)
@@ -63,7 +65,7 @@ def encoder(p: Parts) -> dict[str, str]:
 def full(p: Parts) -> dict[str, str]:
     memory, encoder_weights = p.encode()
     g, x = p.g, p.embed("target", "target_embedding")
-    source_mask, causal = p.is_source, p.causal_mask()
+    causal = p.causal_mask()
     decoder_weights, cross_weights = [], []
     for layer in range(p.config.decoder_layers):
         name = f"decoder.{layer}"
@@ -73,7 +75,7 @@ def full(p: Parts) -> dict[str, str]:
         decoder_weights.append(weights)
         q = p.queries(p.before(x, f"{name}.cross_residual"), f"{name}.cross_attention")
         k, v = p.keys_values(memory, f"{name}.cross_attention")
-        attended, weights = p.attend(q, k, v, source_mask, f"{name}.cross_attention")
+        attended, weights = p.attend(q, k, v, p.source_mask, f"{name}.cross_attention")
         x = p.after(x, attended, f"{name}.cross_residual")
         cross_weights.append(weights)
         x = p.feed_forward(x, name)
@@ -86,7 +88,7 @@ def full(p: Parts) -> dict[str, str]:
 
 
 def step(p: Parts) -> dict[str, str]:
-    """The last token of each row, (R, 1, D) all the way, against its own cache and its source's memory."""
+    """One decoder step for the last token of each row: activations are (R, 1, D)."""
     g = p.g
     ids = g.op("Unsqueeze", "token", g.constant([1]))  # (R, 1)
     x = p.embed_at(ids, g.op("Unsqueeze", "position", g.constant([1])), "target_embedding")
@@ -97,17 +99,17 @@ def step(p: Parts) -> dict[str, str]:
         attended, key, value = p.attend_past(p.before(x, f"{name}.self_residual"), layer)
         results |= {f"present_key_{layer}": key, f"present_value_{layer}": value}
         x = p.after(x, attended, f"{name}.self_residual")
-        attended, kept = p.attend_memory(p.before(x, f"{name}.cross_residual"), layer)
+        attended, cross_out = p.attend_memory(p.before(x, f"{name}.cross_residual"), layer)
         x = p.after(x, attended, f"{name}.cross_residual")
-        results |= kept
+        results |= cross_out
         x = p.feed_forward(x, name)
     results["logprobs"] = p.logprobs(g.op("Squeeze", x, g.constant([1])))
-    results["top_logprobs"], results["top_ids"] = g.op("TopK", results["logprobs"], "top", outputs=2, axis=-1)
+    results["top_logprobs"], results["top_ids"] = g.multi_op("TopK", results["logprobs"], "top", outputs=2, axis=-1)
     return results
 
 
 def merge(p: Parts) -> dict[str, str]:
-    """Rows of two tensors at one length, in any order: how a cache that stays on its device is rearranged."""
+    """Rows of two caches, gathered by index and cut or padded to one length: reorders a KV cache on its device."""
     g = p.g
     both = []
     for name in ("held", "added"):
@@ -118,16 +120,16 @@ def merge(p: Parts) -> dict[str, str]:
 
 
 class Parts:
-    """The parts of the model, as nodes of one graph."""
+    """The layers of the model as nodes of one graph, in standard operators."""
 
     def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array]) -> None:
         self.g, self.config, self.weights = graph, config, weights
         self.head = config.d_model // config.heads
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0  # of token embeddings
-        self.is_source = self.is_past = self.is_new = ""  # masks, once prepared
+        self.source_mask = self.past_mask = self.new_mask = ""  # set by prepare_source and prepare_step
 
     def encode(self) -> tuple[str, list[str]]:
-        """(B, S) -> memory (B, S, D), and where every layer looked, (B, H, S, S)"""
+        """source ids (B, S) -> memory (B, S, D), and the attention weights of every layer, (B, H, S, S)"""
         x, all_weights = self.embed("source", "source_embedding"), []
         self.prepare_source()
         for layer in range(self.config.encoder_layers):
@@ -138,13 +140,13 @@ class Parts:
         return self.last_norm(x, "encoder_norm"), all_weights
 
     def prepare_source(self) -> None:
-        """What every encoder layer needs, computed once."""
-        self.is_source = self.source_mask("source_length")
+        """Nodes that all encoder layers share."""
+        self.source_mask = self.length_mask("source_length", "source", axis=1)
 
     def attend_source(self, x: str, name: str) -> tuple[str, str]:
-        """(B, S, D) -> what each source token gathers from the others, (B, S, D), and where it looked"""
+        """Encoder self-attention: (B, S, D) -> (B, S, D), and attention weights (B, H, S, S)"""
         q, k, v = self.queries_keys_values(x, name)
-        return self.attend(q, k, v, self.is_source, name)
+        return self.attend(q, k, v, self.source_mask, name)
 
     def embed(self, ids: str, name: str) -> str:
         """ids (B, T) at positions 0, 1, ... -> (B, T, D)"""
@@ -163,56 +165,54 @@ class Parts:
         return self.norm(x, f"{name}.norm") if self.config.embedding_norm else x
 
     def _tokens(self, ids: str, name: str) -> str:
-        found = str(self.g.op("Gather", self._array(self._tied(f"{name}.tokens.weight")), ids, axis=0))
-        return str(self.g.op("Mul", found, self._scalar(self.scale))) if self.scale != 1 else found
+        found = self.g.op("Gather", self._array(self._tied(f"{name}.tokens.weight")), ids, axis=0)
+        return self.g.op("Mul", found, self._scalar(self.scale)) if self.scale != 1 else found
 
-    def source_mask(self, lengths: str, sized_like: str = "source") -> str:
-        """True where a key is a source token: lengths (N,) -> (N, 1, 1, S)"""
-        axis = {"source": 1, "cross_key_0": 2}[sized_like]
-        size = self.g.op("Squeeze", self.g.op("Shape", sized_like, start=axis, end=axis + 1))
-        return self._before_lengths(size, lengths)
+    def length_mask(self, lengths: str, tensor: str, axis: int) -> str:
+        """Mask: true at non-padding positions. Lengths (N,) and an axis of size S -> (N, 1, 1, S)"""
+        g = self.g
+        return g.op("Less", self.indices(tensor, axis), g.op("Unsqueeze", lengths, g.constant([1, 2, 3])))
+
+    def indices(self, tensor: str, axis: int) -> str:
+        """0, 1, ... along an axis of a tensor: (size,)"""
+        g = self.g
+        size = g.op("Squeeze", g.op("Shape", tensor, start=axis, end=axis + 1))
+        return g.op("Range", g.constant(0), size, g.constant(1))
 
     def prepare_step(self) -> None:
-        """What every layer of a step needs, computed once."""
+        """Nodes that all layers of a step share."""
         g = self.g
-        past = g.op("Squeeze", g.op("Shape", "self_key_0", start=2, end=3))
-        at = g.op("Range", g.constant(0), past, g.constant(1))  # (P,)
-        position = g.op("Unsqueeze", "position", g.constant([1, 2, 3]))  # (R, 1, 1, 1)
-        self.is_past = g.op("LessOrEqual", at, position)  # (R, 1, 1, P): cached, or the new token
-        self.is_new = g.op("Equal", g.op("Unsqueeze", at, g.constant([1])), position)  # (R, 1, P, 1)
-        self.is_source = self.source_mask("source_length", "cross_key_0")
+        slots = self.indices("self_key_0", axis=2)  # (P,)
+        slot = g.op("Gather", slots, "position")  # (R,): fails where the past has no slot for the new token
+        slot = g.op("Unsqueeze", slot, g.constant([1, 2, 3]))  # (R, 1, 1, 1)
+        self.past_mask = g.op("LessOrEqual", slots, slot)  # (R, 1, 1, P): cached tokens and the new one
+        self.new_mask = g.op("Equal", g.op("Unsqueeze", slots, g.constant([1])), slot)  # (R, 1, P, 1): the new token
+        self.source_mask = self.length_mask("source_length", "cross_key_0", axis=2)
 
     def attend_past(self, x: str, layer: int) -> tuple[str, str, str]:
-        """(R, 1, D) -> what each row gathers from its own tokens, (R, 1, D), and the cache with the new one in it"""
+        """Self-attention output per row, (R, 1, D), and the keys and values with the new token's at its position."""
         g, name = self.g, f"decoder.{layer}.self_attention"
         q, k, v = self.queries_keys_values(x, name)
-        key = g.op("Where", self.is_new, k, f"self_key_{layer}")  # (R, H, P, d)
-        value = g.op("Where", self.is_new, v, f"self_value_{layer}")
-        attended, _ = self.attend(q, key, value, self.is_past, name)
+        key = g.op("Where", self.new_mask, k, f"self_key_{layer}")  # (R, H, P, d)
+        value = g.op("Where", self.new_mask, v, f"self_value_{layer}")
+        attended, _ = self.attend(q, key, value, self.past_mask, name)
         return attended, key, value
 
     def attend_memory(self, x: str, layer: int) -> tuple[str, dict[str, str]]:
-        """(R, 1, D) -> what each row gathers from its source, (R, 1, D), and what else becomes an output"""
+        """Cross-attention output per row, (R, 1, D), and extra graph outputs."""
         name = f"decoder.{layer}.cross_attention"
         key, value = f"cross_key_{layer}", f"cross_value_{layer}"
-        attended, _ = self.attend(self.queries(x, name), key, value, self.is_source, name)
+        attended, _ = self.attend(self.queries(x, name), key, value, self.source_mask, name)
         return attended, {}
 
     def causal_mask(self) -> str:
-        """True at and before each query: -> (T, T)"""
-        g = self.g
-        length = g.op("Squeeze", g.op("Shape", "target", start=1, end=2))
-        at = g.op("Range", g.constant(0), length, g.constant(1))
-        return str(g.op("LessOrEqual", at, g.op("Unsqueeze", at, g.constant([1]))))
-
-    def _before_lengths(self, size: str, lengths: str) -> str:
-        g = self.g
-        at = g.op("Range", g.constant(0), size, g.constant(1))  # (size,)
-        return str(g.op("Less", at, g.op("Unsqueeze", lengths, g.constant([1, 2, 3]))))
+        """Mask: true at and before each query, (T, T)"""
+        g, keys = self.g, self.indices("target", axis=1)
+        return g.op("LessOrEqual", keys, g.op("Unsqueeze", keys, g.constant([1])))
 
     def queries_keys_values(self, x: str, name: str) -> tuple[str, str, str]:
         """(B, T, D) -> three of (B, H, T, d)"""
-        q, k, v = self.g.op("Split", self.linear(x, f"{name}.project_in"), outputs=3, axis=-1, num_outputs=3)
+        q, k, v = self.g.multi_op("Split", self.linear(x, f"{name}.project_in"), outputs=3, axis=-1, num_outputs=3)
         return self._split(q), self._split(k), self._split(v)
 
     def queries(self, x: str, name: str) -> str:
@@ -225,20 +225,17 @@ class Parts:
     def keys_values(self, memory: str, name: str) -> tuple[str, str]:
         d_model = self.config.d_model
         both = self.linear(memory, f"{name}.project_in", "keys_values", d_model, 3 * d_model)
-        k, v = self.g.op("Split", both, outputs=2, axis=-1, num_outputs=2)
+        k, v = self.g.multi_op("Split", both, outputs=2, axis=-1, num_outputs=2)
         return self._split(k), self._split(v)
 
     def attend(self, q: str, k: str, v: str, mask: str, name: str) -> tuple[str, str]:
-        """What each query gathers, projected, (B, T, D), and where it looked, (B, H, T, S)"""
-        gathered, weights = self.gather(q, k, v, mask, name)
-        return self.linear(gathered, f"{name}.project_out"), weights
-
-    def gather(self, q: str, k: str, v: str, mask: str, name: str) -> tuple[str, str]:
+        """Multi-head attention with its output projection, (B, T, D), and the attention weights, (B, H, T, S)"""
         g = self.g
         scores = g.op("Where", mask, self._scores(q, k, name), self._scalar(-math.inf))
         weights = g.op("Softmax", scores, axis=-1)
-        gathered = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])  # (B, T, H, d)
-        return g.reshape(gathered, [0, 0, self.config.d_model]), weights
+        heads = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])  # (B, T, H, d)
+        concatenated = g.reshape(heads, [0, 0, self.config.d_model])
+        return self.linear(concatenated, f"{name}.project_out"), weights
 
     def _scores(self, q: str, k: str, name: str) -> str:
         """(B, H, T, d), (B, H, S, d) -> (B, H, T, S)"""
@@ -247,74 +244,77 @@ class Parts:
             together = g.op("Add", g.op("Unsqueeze", q, g.constant([3])), g.op("Unsqueeze", k, g.constant([2])))
             v = self.weights[f"{name}.additive"][:, None, :, None]  # (H, 1, d, 1)
             scores = g.op("MatMul", g.op("Tanh", together), g.weight(f"{name}.additive", v))
-            return str(g.op("Squeeze", scores, g.constant([4])))
+            return g.op("Squeeze", scores, g.constant([4]))
         products = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
         if self.config.score == "gaussian":
             squares = g.op("Add", self._square(q), g.op("Transpose", self._square(k), perm=[0, 1, 3, 2]))
             products = g.op("Sub", products, g.op("Mul", squares, self._scalar(0.5)))
-        return str(g.op("Mul", products, self._scalar(1 / math.sqrt(self.head))))
+        return g.op("Mul", products, self._scalar(1 / math.sqrt(self.head)))
 
     def _square(self, x: str) -> str:
-        """|x|^2 of the last axis, which stays as one"""
-        return str(self.g.op("ReduceSumSquare", x, self.g.constant([-1]), keepdims=1))
+        """|x|^2 over the last axis, which is kept with size 1"""
+        return self.g.op("ReduceSumSquare", x, self.g.constant([-1]), keepdims=1)
 
     def before(self, x: str, name: str) -> str:
+        """The input of a sub-layer: x, or norm(x) in a pre-norm model."""
         return self.norm(x, f"{name}.norm") if self.config.norm == "pre" else x
 
     def after(self, x: str, output: str, name: str) -> str:
-        total = str(self.g.op("Add", x, output))
+        """The residual connection: x + output, or norm(x + output) in a post-norm model."""
+        total = self.g.op("Add", x, output)
         return total if self.config.norm == "pre" else self.norm(total, f"{name}.norm")
 
     def last_norm(self, x: str, name: str) -> str:
+        """The norm at the end of a stack: with pre-norm always, with post-norm where the model has one."""
         return self.norm(x, name) if self.config.norm == "pre" or self.config.final_norm else x
 
     def feed_forward(self, x: str, layer: str) -> str:
-        """The sub-layer with its residual."""
+        """The feed-forward sub-layer with its residual connection."""
         name = f"{layer}.feed_forward"
         wide = self.linear(self.before(x, f"{layer}.feed_residual"), f"{name}.widen")
         return self.after(x, self.linear(self._activate(wide), f"{name}.narrow"), f"{layer}.feed_residual")
 
     def _activate(self, x: str) -> str:
         if self.config.activation == "silu":
-            return str(self.g.op("Mul", x, self.g.op("Sigmoid", x)))
-        return str(self.g.op({"relu": "Relu", "gelu": "Gelu"}[self.config.activation], x))
+            return self.g.op("Mul", x, self.g.op("Sigmoid", x))
+        return self.g.op({"relu": "Relu", "gelu": "Gelu"}[self.config.activation], x)
 
     def logprobs(self, x: str) -> str:
         """(..., D) -> (..., V)"""
         logits = self.logits(self.last_norm(x, "decoder_norm"))
-        return str(self.g.op("LogSoftmax", self.g.cast(logits, "float32"), axis=-1))
+        return self.g.op("LogSoftmax", self.g.cast(logits, "float32"), axis=-1)
 
     def logits(self, x: str) -> str:
-        """(..., D) -> (..., V), with the table as it is stored, so that an embedding can share it"""
+        """(..., D) -> (..., V). `transB`: the matrix is stored as (V, D), so that a tied embedding shares it."""
         g, table = self.g, self._array(self._tied("output.weight"))
         bias = [self._array("output.bias")] if self.config.output_bias else []
         flat = g.op("Gemm", g.reshape(x, [-1, self.config.d_model]), table, *bias, transB=1)
         shape = g.op("Concat", g.op("Shape", x, start=0, end=-1), g.constant([self.config.target_vocab]), axis=0)
-        return str(g.op("Reshape", flat, shape))
+        return g.op("Reshape", flat, shape)
 
     def linear(self, x: str, name: str, part: str = "", start: int = 0, stop: int | None = None) -> str:
-        """x W^T + b, or some rows of W and b, which then have a name of their own."""
+        """x W^T + b. With `part`: only rows start to stop of W and b, stored under a name of their own."""
         suffix = f" {part}" if part else ""
         weight = np.ascontiguousarray(self.weights[f"{name}.weight"][start:stop].T)
         bias = self.weights[f"{name}.bias"][start:stop] if self.config.bias else None
         return self.product(x, f"{name}.weight{suffix}", weight, f"{name}.bias{suffix}", bias)
 
     def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
-        """x times a named weight of shape (in, out), plus a bias: what another precision does in its own way"""
-        y = str(self.g.op("MatMul", x, self.g.weight(name, weight)))
-        return y if bias is None else str(self.g.op("Add", y, self.g.weight(bias_name, bias)))
+        """x times a weight of shape (in, out), plus a bias; overridden for int8."""
+        y = self.g.op("MatMul", x, self.g.weight(name, weight))
+        return y if bias is None else self.g.op("Add", y, self.g.weight(bias_name, bias))
 
     def norm(self, x: str, name: str) -> str:
         scale = [self._array(f"{name}.weight")] + ([self._array(f"{name}.bias")] if self.config.bias else [])
-        return str(self.g.op("LayerNormalization", x, *scale, axis=-1, epsilon=LAYER_NORM_EPSILON))
+        return self.g.op("LayerNormalization", x, *scale, axis=-1, epsilon=LAYER_NORM_EPSILON)
 
     def _split(self, x: str) -> str:
         """(B, T, D) -> (B, H, T, d)"""
         heads = self.g.reshape(x, [0, 0, self.config.heads, self.head])
-        return str(self.g.op("Transpose", heads, perm=[0, 2, 1, 3]))
+        return self.g.op("Transpose", heads, perm=[0, 2, 1, 3])
 
     def _tied(self, name: str) -> str:
-        """The name under which a matrix is stored: its own, or where it is tied, that of the one before it."""
+        """The stored name of an embedding or output matrix: its own, or that of the one it is tied to."""
         chain = ("output.weight", "target_embedding.tokens.weight", "source_embedding.tokens.weight")
         return next(other for other in chain[chain.index(name) :] if other in self.weights)
 
@@ -327,4 +327,4 @@ class Parts:
 
 def _stack(g: GraphBuilder, layers: list[str]) -> str:
     """L of (B, H, T, S) -> (B, L, H, T, S)"""
-    return str(g.op("Concat", *(g.op("Unsqueeze", layer, g.constant([1])) for layer in layers), axis=1))
+    return g.op("Concat", *(g.op("Unsqueeze", layer, g.constant([1])) for layer in layers), axis=1)

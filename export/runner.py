@@ -1,4 +1,4 @@
-"""Runs a variant's graphs on onnxruntime, simply: for verification and calibration, not for speed."""
+"""Runs a variant's graphs on onnxruntime for evaluation and verification; serving has a faster way of its own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import onnxruntime as ort
 
 from export import signature
 from export.signature import LEAST_WIDTH, Sizes
+from model.tokenizer import EOS, PAD
 
+NEW_SLOTS = 32  # by which a full KV cache grows
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
 
 
 class Runner:
-    """The graphs of one variant; the fast ones decode where it has them, unless `plain`."""
+    """The graphs of one variant; decodes with the fast ones where there are any, unless `plain`."""
 
     def __init__(self, graphs: dict[str, Path], sizes: Sizes, plain: bool = False) -> None:
         self.sizes = sizes
@@ -31,7 +33,7 @@ class Runner:
         }
 
     def fast(self) -> Runner:
-        """The same sessions, decoding with the fast graphs."""
+        """This runner's sessions, decoding with the fast graphs."""
         other = copy.copy(self)
         other.kind = "fast_"
         return other
@@ -45,44 +47,55 @@ class Runner:
         return self.run("full", {"source": source, "source_length": source_length, "target": target})
 
     def stepwise(self, source: Array, source_length: Array, target: Array) -> Array:
-        """The log-probabilities of the full pass, (B, T, V), computed token by token with the cache."""
-        decoder = Decoder(self, source, source_length, rows=len(target), length=target.shape[1])
-        request = np.arange(len(target))
-        steps = [decoder.step(target[:, i], np.full(len(target), i), request) for i in range(target.shape[1])]
-        return np.stack(steps, axis=1)
+        """The log-probabilities of the full pass, (B, T, V), computed token by token with the KV cache."""
+        stepper = GraphStepper(self)
+        stepper.encode(source, source_length)
+        return np.stack([stepper.run(tokens, k=1)["logprobs"] for tokens in target.T], axis=1)
 
 
-class Decoder:
-    """A batch being decoded: the encoder's memory, and a cache with a slot for every row and position."""
+class GraphStepper:
+    """A variant's graphs as the `Stepper` that `model.decode` searches with. All rows are at the same position."""
 
-    def __init__(self, runner: Runner, source: Array, source_length: Array, rows: int, length: int) -> None:
-        self.runner, sizes = runner, runner.sizes
-        self.memory = runner.run(f"{runner.kind}encoder", {"source": source, "source_length": source_length})
-        self.memory["source_length"] = source_length
-        real = self.memory["cross_key_0"].dtype
-        self.cache = {
-            value.name: np.zeros((rows, sizes.heads, length, sizes.head), real)
-            for value in signature.inputs("step", sizes)
-            if value.name.startswith("self_")
+    def __init__(self, runner: Runner) -> None:
+        self._runner, self._kind = runner, runner.kind
+        self.max_length, self.target_vocab = runner.sizes.max_length, runner.sizes.target_vocab
+
+    def start(self, sources: list[list[int]]) -> None:
+        self.encode(*padded([[*ids, EOS] for ids in sources], PAD))
+
+    def encode(self, source: Array, source_length: Array) -> None:
+        """Sources (B, S), padded, and their lengths (B,): one row each."""
+        encoded = self._runner.run(f"{self._kind}encoder", {"source": source, "source_length": source_length})
+        self._position, self._cross = 0, encoded | {"source_length": source_length}
+        names = [value.name for value in signature.inputs("step", self._runner.sizes)]
+        self._past = {
+            name: np.zeros_like(encoded["cross_key_0"][:, :, :0]) for name in names if name.startswith("self_")
         }
 
-    def step(self, token: Array, position: Array, request: Array) -> Array:
-        """The log-probabilities after each row's token, (R, V); the cache takes the token in."""
-        past = int(position.max()) + 1
-        feeds = {"token": token, "position": position, "top": np.array([1])}
-        feeds |= {name: value[request] for name, value in self.memory.items()}
-        feeds |= {name: value[:, :, :past] for name, value in self.cache.items()}
-        outputs = self.runner.run(f"{self.runner.kind}step", feeds)
-        for name in self.cache:
-            self.cache[name][:, :, :past] = outputs[name.replace("self_", "present_")]
-        return outputs["logprobs"]
+    def step(self, tokens: Array, k: int) -> tuple[Array, Array]:
+        outputs = self.run(tokens, k)
+        return outputs["top_logprobs"], outputs["top_ids"]
+
+    def run(self, tokens: Array, k: int) -> Feeds:
+        """All outputs of the step graph for the next token of each row."""
+        if self._position == self._past["self_key_0"].shape[2]:
+            self._past = {
+                name: np.pad(value, [(0, 0), (0, 0), (0, NEW_SLOTS), (0, 0)]) for name, value in self._past.items()
+            }
+        feeds = {"token": tokens, "position": np.full(len(tokens), self._position), "top": np.array([k])}
+        outputs = self._runner.run(f"{self._kind}step", feeds | self._cross | self._past)
+        self._past = {name: outputs[name.replace("self_", "present_")] for name in self._past}
+        self._position += 1
+        return outputs
 
     def reorder(self, rows: Array) -> None:
-        self.cache = {name: value[rows] for name, value in self.cache.items()}
+        self._cross, self._past = (
+            {name: value[rows] for name, value in held.items()} for held in (self._cross, self._past)
+        )
 
 
 def padded(rows: list[list[int]], pad: int) -> tuple[Array, Array]:
-    """Id lists as one right-padded array, and their lengths."""
+    """Id lists as one right-padded array, at least LEAST_WIDTH wide, and their lengths."""
     lengths = np.array([len(row) for row in rows])
     ids = np.full((len(rows), max(LEAST_WIDTH, int(lengths.max()))), pad)
     for i, row in enumerate(rows):

@@ -23,12 +23,11 @@ from onnx import numpy_helper
 from export import certificate, signature
 from export.bundle import Bundle, Variant
 from export.quantize import Range
-from export.runner import Array, Runner, padded
-from export.search import search
+from export.runner import Array, GraphStepper, Runner, padded
 from export.variants import PRECISIONS, build_variant_graph
 from export.weights import arrays_of
 from model.checkpoint import TrainedModel
-from model.decode import decode_all
+from model.decode import decode_all, decode_sources
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Transformer
 
@@ -175,7 +174,7 @@ def check_decoding(runner: Runner, trained: TrainedModel, texts: list[str], allo
     sources = trained.source.encode_batch(texts)
     for beam_size in (1, BEAM):
         wanted = decode_all(trained.model, sources, beam_size)
-        found = search(runner, sources, beam_size)
+        found = decode_sources(GraphStepper(runner), sources, beam_size)
         wrong = [i for i in range(len(texts)) if wanted[i] != found[i]]
         if len(wrong) > allowed * len(texts):
             i = wrong[0]

@@ -1,4 +1,4 @@
-"""The arrays that graphs are built from."""
+"""The model's arrays, by parameter name, as the graph builders read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model.transformer import Transformer
 
 
 def arrays_of(model: Transformer) -> dict[str, np.ndarray[Any, Any]]:
-    """Every weight by its parameter's name, a tied one once, and the position tables, learned or not."""
+    """Every parameter by name, a tied one once, and both position tables, learned or sinusoidal."""
     arrays = {name: weight.cpu().numpy() for name, weight in weights_of(model).items()}
     for side in ("source_embedding", "target_embedding"):
         arrays[f"{side}.positions"] = getattr(model, side).positions.detach().cpu().numpy()

@@ -1,4 +1,4 @@
-"""The commands of this room: data, train, plot, release. Each imports what it needs when it runs."""
+"""The commands of this package: data, train, distill, plot, release. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def data(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def train(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("--data", required=True, type=Path, metavar="TSV", help="lines of source<TAB>target")
+    pairs = parser.add_mutually_exclusive_group(required=True)
+    pairs.add_argument("--data", type=Path, metavar="TSV", help="lines of source<TAB>target")
+    pairs.add_argument("--distilled", type=Path, metavar="DIR", help="what attendant distill wrote")
     parser.add_argument("--valid", required=True, type=Path, metavar="TSV", help="held-out lines, to validate on")
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="the directory of the run")
     parser.add_argument("--preset", default="base", metavar="NAME", help="tiny, g2p, base or big (default: base)")
@@ -39,8 +41,10 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, if there is one")
     options = parser.parse_args(arguments)
 
-    from model import config, tokenizer
+    from model import config, teachers, tokenizer
 
+    if options.distilled and (options.tokenizer or options.source_tokenizer or options.target_tokenizer):
+        raise ConfigError("--distilled brings the teachers' tokenizers; leave out those that are named.")
     if options.tokenizer and (options.source_tokenizer or options.target_tokenizer):
         raise ConfigError("--tokenizer is one for both sides; leave out --source-tokenizer and --target-tokenizer.")
     for flag in ("tokenizer", "source_tokenizer", "target_tokenizer"):
@@ -52,7 +56,8 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     from model.train import train as run_training
 
     plan = Plan(
-        data=options.data, valid=options.valid, out=options.out, model=model, train=training,
+        data=options.data or options.distilled / teachers.PAIRS, distilled=options.distilled, valid=options.valid,
+        out=options.out, model=model, train=training,
         source_tokenizer=options.source_tokenizer or "chars", target_tokenizer=options.target_tokenizer or "chars",
         shared_tokenizer=options.tokenizer, resume=options.resume,
     )  # fmt: skip
@@ -65,6 +70,31 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     print(
         f"{result.run}: {result.step} steps in {result.seconds:,.0f} s; "
         f"best at step {result.best_step} ({training.select} {result.best_value:.4g})"
+    )
+
+
+def distill(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("teachers", nargs="+", type=Path, metavar="RUN", help="trained models with the same tokenizers")
+    parser.add_argument("--data", required=True, type=Path, metavar="TSV", help="what they were trained on")
+    parser.add_argument("--words", nargs="+", default=[], type=Path, metavar="FILE", help=(
+        "sources without a target, one a line, that the teachers label"))  # fmt: skip
+    parser.add_argument(
+        "--held-out", nargs="+", default=[], type=Path, metavar="TSV", help="never label a source of these"
+    )
+    parser.add_argument(
+        "--min-probability", type=float, default=0.0, metavar="P", help="leave out labels below (default: 0)"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    options = parser.parse_args(arguments)
+
+    from model.distill import DistillPlan
+    from model.distill import distill as run_distillation
+
+    counts = run_distillation(DistillPlan(**vars(options)))["counts"]
+    print(
+        f"{options.out}: {counts['pairs']:,} pairs and {counts['labelled']:,} labelled words; left out: "
+        f"{counts['words_with_targets']:,} with a target, {counts['words_held_out']:,} held out, "
+        f"{counts['words_unreadable']:,} unreadable"
     )
 
 

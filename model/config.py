@@ -90,6 +90,8 @@ class TrainConfig:
     steps: int = 100_000  # optimizer updates
     batch_tokens: int = 8192  # padded tokens of a batch: rows * (longest source + longest target)
     accumulate: int = 1  # batches per update
+    one_target: bool = False  # a pass takes one of a source's consecutive targets: the first in half of the passes
+    teacher_weight: float = 0.5  # with --distilled: weight of the teachers' distribution; the rest is the true target's
     optimizer: str = "adam"
     schedule: str = "paper"  # paper: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5); cosine and trapezoid end at 0
     learning_rate: float = 0.0  # cosine, trapezoid: the peak; paper: a factor; 0: 1e-3, 1e-3 and 1
@@ -136,8 +138,9 @@ class TrainConfig:
         for name in ("epsilon", "weight_decay", "clip", "patience", "seed", "validate_sources"):
             if getattr(self, name) < 0:
                 found.append(f"{name} must not be negative, not {getattr(self, name)}")
-        if not 0 <= self.decay <= 1:
-            found.append(f"decay must be in [0, 1], not {self.decay}")
+        for name in ("decay", "teacher_weight"):
+            if not 0 <= getattr(self, name) <= 1:
+                found.append(f"{name} must be in [0, 1], not {getattr(self, name)}")
         try:
             re.compile(self.select_ignore)
         except re.error as error:
@@ -169,10 +172,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "validate_every": 200, "average": 1, "beta2": 0.99,
     },
     "g2p": {
-        "d_model": 256, "d_ff": 512, "heads": 4, "encoder_layers": 4, "decoder_layers": 2, "max_length": 64,
-        "norm": "pre", "dropout": 0.05, "attention_dropout": 0.0, "ff_dropout": 0.0,
-        "optimizer": "muon", "momentum": 0.95, "schedule": "trapezoid", "learning_rate": 1.4e-3, "warmup": 400,
-        "steps": 6000, "decay": 0.36, "batch_tokens": 6144, "select": "error", "validate_every": 400, "average": 4,
+        "d_model": 256, "d_ff": 1024, "heads": 4, "encoder_layers": 4, "decoder_layers": 2, "max_length": 64,
+        "norm": "pre", "dropout": 0.2, "attention_dropout": 0.0, "ff_dropout": 0.1,
+        "optimizer": "muon", "momentum": 0.95, "weight_decay": 0.05, "schedule": "trapezoid", "learning_rate": 1.4e-3,
+        "warmup": 400, "steps": 6900, "decay": 0.94, "batch_tokens": 8192, "ema": 0.998, "average": 1,
+        "select": "error", "validate_every": 300, "keep": 2,
     },
     "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3, "steps": 300_000},

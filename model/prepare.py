@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from model import checkpoint, config, tokenizer
+from model import checkpoint, config, teachers, tokenizer
 from model.config import ModelConfig, TrainConfig
 from model.data import EncodedCorpus, read_pairs
-from model.errors import UserError
+from model.errors import DataError, UserError
 from model.tokenizer import Tokenizer
 
 SAMPLES = 2000  # pairs of the validation file that stay with the run
@@ -33,6 +33,7 @@ class Plan:
     source_tokenizer: str = "chars"
     target_tokenizer: str = "chars"
     shared_tokenizer: str | None = None
+    distilled: Path | None = None  # what `attendant distill` wrote: its pairs, tokenizers and teachers' distributions
     resume: bool = False
 
 
@@ -44,8 +45,9 @@ def prepare(plan: Plan) -> None:
         return
     held_out = sum(1 for _ in read_pairs(plan.valid))
     source, target = learn_tokenizers(plan)
+    shared = "shared" in _tokenizer_kinds(plan)
     model = dataclasses.replace(
-        plan.model, source_vocab=source.size, target_vocab=target.size, shared_vocab=plan.shared_tokenizer is not None
+        plan.model, source_vocab=source.size, target_vocab=target.size, shared_vocab=shared
     ).validate()
     plan.out.mkdir(parents=True, exist_ok=True)
     source.save(plan.out / checkpoint.SOURCE_TOKENIZER)
@@ -57,16 +59,20 @@ def prepare(plan: Plan) -> None:
         for name, tsv in (("train", plan.data), ("valid", plan.valid)):
             corpus, dropped = EncodedCorpus.write(tsv, directory / name, source, target, model.max_length)
             pairs[name] = {"file": tsv.name, "sha256": file_digest(tsv), "pairs": corpus.pairs, "dropped": dropped}
+            if dropped and plan.distilled and name == "train":
+                raise DataError(f"{tsv} has pairs of {model.max_length} tokens or more; take the teachers' max_length.")
             if dropped:
                 print(f"{tsv}: left out {dropped} pairs of {model.max_length} tokens or more (--set max_length=).")
 
     checkpoint.write_directory(plan.out / "data", encode)
     described = {
         "format": 1,
+        "run": plan.out.name,
         "model": config.to_json(model),
         "train": config.to_json(plan.train),
         "tokenizers": _tokenizer_kinds(plan),
         "data": pairs,
+        **({"distilled": teachers.read_description(plan.distilled)} if plan.distilled else {}),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     checkpoint.write_json(described, written)
@@ -80,6 +86,11 @@ def write_samples(valid: Path, count: int, path: Path) -> None:
 
 
 def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:
+    """Learnt from the training file, or the teachers', whose ids their distributions speak of."""
+    if plan.distilled is not None:
+        names = (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER)
+        source, target = (tokenizer.load(plan.distilled / name) for name in names)
+        return source, target
     if plan.shared_tokenizer is not None:
         both = tokenizer.learn(plan.shared_tokenizer, (text for pair in read_pairs(plan.data) for text in pair))
         return both, both
@@ -104,6 +115,8 @@ def _check_same_run(plan: Plan) -> None:
     for name, tsv in (("train", plan.data), ("valid", plan.valid)):
         if saved["data"][name]["sha256"] != file_digest(tsv):
             changed.append(f"the contents of {tsv}")
+    if saved.get("distilled") != (teachers.read_description(plan.distilled) if plan.distilled else None):
+        changed.append("--distilled")
     if changed:
         raise UserError(f"{plan.out} was begun with other values of {', '.join(changed)}; resume it with those.")
     saved["train"] = config.to_json(plan.train)
@@ -112,6 +125,8 @@ def _check_same_run(plan: Plan) -> None:
 
 
 def _tokenizer_kinds(plan: Plan) -> dict[str, str]:
+    if plan.distilled is not None:
+        return teachers.read_description(plan.distilled)["tokenizers"]
     if plan.shared_tokenizer is not None:
         return {"shared": plan.shared_tokenizer}
     return {"source": plan.source_tokenizer, "target": plan.target_tokenizer}

@@ -27,24 +27,13 @@ from model.device import pick_device, pick_precision
 from model.distributed import World
 from model.errors import UserError
 from model.history import History
-from model.loss import smoothed_cross_entropy
+from model.loss import distilled_cross_entropy, smoothed_cross_entropy
 from model.optim import learning_rate, make_optimizer
 from model.prepare import Plan, prepare
 from model.progress import TrainingProgress
+from model.teachers import TeacherDistributions
 from model.transformer import Transformer
 from model.validate import Validator
-
-# The options that go into the history whenever they change.
-LOGGED_OPTIONS = (
-    "optimizer",
-    "schedule",
-    "learning_rate",
-    "steps",
-    "decay",
-    "batch_tokens",
-    "accumulate",
-    "label_smoothing",
-)
 
 
 @dataclass(frozen=True)
@@ -90,6 +79,7 @@ class Trainer:
             checkpoint.read_config(plan.out)["model"], plan.out / checkpoint.CONFIG
         )
         self.corpus = EncodedCorpus.open(plan.out / "data" / "train")
+        self.teachers = TeacherDistributions.open(plan.distilled) if plan.distilled else None
         valid = EncodedCorpus.open(plan.out / "data" / "valid")
         self.validator = Validator(
             plan.train, valid, plan.valid, self.source, self.target, self.model_config.max_length
@@ -133,10 +123,8 @@ class Trainer:
             self.at.stale = 0
         self.at.optimizer = self.options.optimizer
         self.history.cut_after(self.at.step)
-        options = {name: getattr(self.options, name) for name in LOGGED_OPTIONS} | {
-            name: getattr(self.model_config, name) for name in ("dropout", "attention_dropout", "ff_dropout")
-        }
-        self.history.add_options(self.at.step, options)
+        dropout = {k: v for k, v in config.to_json(self.model_config).items() if k.endswith("dropout")}
+        self.history.add_options(self.at.step, config.to_json(self.options) | dropout)
 
     def _stopped_early(self) -> bool:
         return 0 < self.options.patience <= self.at.stale
@@ -145,9 +133,9 @@ class Trainer:
         """The batches from here on, epoch after epoch; the position follows."""
         while True:
             skip = self.at.batch
-            for number, batch in enumerate(
-                epoch_batches(self.corpus, self.options.batch_tokens, self.options.seed, self.at.epoch)
-            ):
+            o = self.options
+            batches = epoch_batches(self.corpus, o.batch_tokens, o.seed, self.at.epoch, o.one_target, self.teachers)
+            for number, batch in enumerate(batches):
                 if number >= skip:
                     self.at.batch = number + 1
                     yield batch
@@ -177,11 +165,22 @@ class Trainer:
             self.ema.update(checkpoint.weights_of(self.model), self.at.step)
         return float(total) / tokens, tokens, sum(len(batch.source) for batch in batches)
 
-    def _loss(self, batch: Batch, smoothing: float | None = None) -> Tensor:
+    def _loss(self, batch: Batch) -> Tensor:
+        """What is trained for: the summed loss of a batch."""
+        smoothing = self.options.label_smoothing
+        logits, target = self._logits(batch), batch.target[:, 1:]
+        if batch.teacher_tokens is None:
+            return smoothed_cross_entropy(logits, target, smoothing)
+        taught = (batch.teacher_tokens, batch.teacher_probabilities)
+        return distilled_cross_entropy(logits, target, *taught, self.options.teacher_weight, smoothing)
+
+    def _validation_loss(self, batch: Batch) -> Tensor:
+        batch = batch.to(self.device)
+        return smoothed_cross_entropy(self._logits(batch), batch.target[:, 1:], smoothing=0.0)
+
+    def _logits(self, batch: Batch) -> Tensor:
         with self._autocast():
-            logits = self.forward(batch.source, batch.target[:, :-1])
-        smoothing = self.options.label_smoothing if smoothing is None else smoothing
-        return smoothed_cross_entropy(logits.float(), batch.target[:, 1:], smoothing)
+            return self.forward(batch.source, batch.target[:, :-1]).float()
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.precision == "bf16":
@@ -212,7 +211,7 @@ class Trainer:
         averaged = self._averaged(current)
         checkpoint.set_weights(self.model, averaged)
         self.model.eval()
-        metrics = self.validator.metrics(self.model, lambda batch: self._loss(batch.to(self.device), smoothing=0.0))
+        metrics = self.validator.metrics(self.model, self._validation_loss)
         value = self.validator.value(metrics)
         if value < self.at.best_value:
             self.at.best_value, self.at.best_step, self.at.stale = value, self.at.step, 0

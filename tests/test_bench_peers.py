@@ -18,7 +18,7 @@ from bench.race import UnequalError, Work
 from bench.random_model import Prepared, Shape, prepare, random_model, word_tokenizer
 from bench.worker import Worker
 from model.checkpoint import load_trained
-from model.decode import decode_batch
+from model.decode import decode_all
 from model.reference import beam, greedy
 from model.tokenizer import BOS, EOS, PAD
 from tests.conftest import make_model
@@ -140,7 +140,7 @@ def test_only_a_model_with_an_ending_has_an_end_token() -> None:
 def test_a_model_with_an_ending_answers_as_long_as_its_source() -> None:
     model = random_model(Shape(vocabulary=300, d_model=256, d_ff=512, heads=4, layers=2, max_length=64, ending=True))
     asked = [sources(1, length, 300, seed=length)[0] for length in range(4, 40, 3)]
-    lengths = [len(ids) for ids in decode_batch(model, asked, 1, 1.0)]
+    lengths = [len(ids) for ids in decode_all(model, asked)]
     right = sum(length == len(source) for length, source in zip(lengths, asked, strict=True))
     assert right >= 0.75 * len(asked)
 

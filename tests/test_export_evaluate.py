@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -12,10 +14,11 @@ import pytest
 from attendant import Parser, UsageError
 from export import convert
 from export.bundle import BundleError, Variant, read_bundle
-from export.evaluate import EvaluateUsageError, choose_precision, decode_all, evaluate, evaluate_bundle
+from export.evaluate import EvaluateUsageError, choose_precision, evaluate, evaluate_bundle
+from export.runner import GraphStepper, Runner
 from model import checkpoint
 from model.checkpoint import load_trained
-from model.decode import decode_all as decode_with_torch
+from model.decode import decode_all, decode_sources
 from model.errors import ConfigError, UserError
 from model.evaluate import evaluate_run
 from model.tokenizer import learn
@@ -69,9 +72,15 @@ def test_a_bundle_scores_as_its_run_does(beam_size: int, bundle: Path, run: Path
 
 def test_sources_of_all_lengths_keep_their_order(bundle: Path, run: Path) -> None:
     sources = [[4 + (i * k) % 6 for k in range(1 + i * 7 % 10)] for i in range(12)]
-    mine = decode_all(read_bundle(bundle), "fp32", sources, 3, 1.0)
-    assert mine == decode_with_torch(load_trained(run).model, sources, 3, 1.0)
+    graphs = read_bundle(bundle)
+    mine = decode_sources(GraphStepper(Runner(graphs.variants["fp32"].graphs, graphs.sizes)), sources, 3, 1.0)
+    assert mine == decode_all(load_trained(run).model, sources, 3, 1.0)
     assert len({tuple(ids) for ids in mine}) > 1  # else any order would do
+
+
+def test_the_search_over_graphs_needs_no_torch() -> None:
+    blocked = "import sys; sys.modules['torch'] = None; import export.runner, model.decode"
+    subprocess.run([sys.executable, "-c", blocked], check=True, cwd=Path(__file__).parent.parent)
 
 
 def test_the_command_reports_a_bundle_and_a_run_alike(

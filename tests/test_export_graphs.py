@@ -157,6 +157,21 @@ def test_the_reference_evaluator_of_onnx_gives_the_same_values(score: str) -> No
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.mark.parametrize("graph", ["step", "fast_step"])
+@pytest.mark.parametrize(("past", "positions"), [(0, [0]), (3, [3]), (3, [0, 5])])
+def test_a_step_whose_past_has_no_slot_for_the_new_token_fails(graph: str, past: int, positions: list[int]) -> None:
+    model = make_model()
+    sizes, rows, run = sizes_of(model.config), len(positions), session(model, graph)
+    feeds = {"token": np.full(rows, 4), "position": np.array(positions), "top": np.array([1])}
+    feeds["source_length"] = np.full(rows, 4)
+    for value in signature.inputs(graph, sizes):
+        if value.kind == "cache":
+            slots = 4 if value.name.startswith("cross_") else past
+            feeds[value.name] = np.ones((rows, sizes.heads, slots, sizes.head), np.float32)
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=r"out of|must be positive"):
+        run.run(["logprobs"], feeds)
+
+
 @pytest.mark.parametrize("graph", signature.GRAPHS)
 def test_a_graph_has_the_inputs_outputs_and_axes_of_the_table(graph: str) -> None:
     model = make_model(decoder_layers=3)

@@ -116,3 +116,22 @@ def test_a_batch_begins_and_ends_where_it_should() -> None:
     assert batch.source.tolist() == [[5, 6, EOS], [7, EOS, PAD]]
     assert batch.target.tolist() == [[BOS, 8, EOS, PAD], [BOS, 9, 10, EOS]]
     assert batch.target_tokens == 5
+
+
+def test_with_one_target_a_pass_has_each_source_once_and_its_first_target_in_half_of_the_passes(
+    write_tsv: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Sources have one, two or three targets; `ab` stands twice, apart from itself, and counts as two."""
+    sources = [f"{a}{b}" for a in "cdefghij" for b in "klmnopqrst"]
+    lines = [f"{s}\t{t}" for i, s in enumerate(sources) for t in ("x", "xy", "xyz")[: i % 3 + 1]]
+    encoded, _ = encode(write_tsv("ab\tx", *lines, "ab\txyz"), tmp_path)
+    times = Counter[int]()
+    for epoch in range(50):
+        found = pairs_of(list(epoch_batches(encoded, 200, 1, epoch, one_target=True)))
+        assert sum(found.values()) == len({source for source, _ in found}) + 1 == len(sources) + 2
+        times.update(len(target) for source, target in found.elements())
+    first, second, third = (times[n] for n in (3, 4, 5))  # with start and end token
+    one, two, three = 27 + 1, 27, 26  # sources with so many targets; one `ab` has the longest
+    assert first / 50 == pytest.approx(one + two / 2 + three / 2, abs=2.5)
+    assert second / 50 == pytest.approx(two / 2 + three / 4, abs=2.5)
+    assert third / 50 == pytest.approx(three / 4 + 1, abs=2.5)

@@ -36,3 +36,12 @@ def test_no_word_is_in_two_parts_and_the_shares_are_90_5_5(corpus: Path) -> None
 def test_phones_carry_stress_and_the_notice_is_kept(corpus: Path) -> None:
     assert ("aasen", "AA1 S AH0 N") in list(read_pairs(corpus / "test.tsv"))
     assert "Carnegie Mellon" in (corpus / "LICENSE.cmudict").read_text(encoding="utf-8")
+
+
+def test_the_words_to_label_are_in_no_part(corpus: Path) -> None:
+    words = (corpus / "words.txt").read_text(encoding="utf-8").split()
+    listed = {word for part in ("train", "valid", "test") for word, _ in read_pairs(corpus / f"{part}.tsv")}
+    assert len(words) == len(set(words)) > 40_000
+    assert listed.isdisjoint(words)
+    assert "smith" not in words
+    assert "haddix" in words

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import tensor
 from torch.testing import assert_close
 
-from model.loss import smoothed_cross_entropy
+from model.loss import distilled_cross_entropy, smoothed_cross_entropy
 from model.tokenizer import PAD
 
 
@@ -37,3 +38,17 @@ def test_without_smoothing_a_certain_answer_costs_nothing() -> None:
     logits = torch.full((1, 1, 5), -100.0)
     logits[0, 0, 2] = 100.0
     assert smoothed_cross_entropy(logits, tensor([[2]]), 0.0) == 0
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+def test_the_distilled_loss_is_its_formula(weight: float) -> None:
+    torch.manual_seed(0)
+    logits, target = torch.randn(2, 3, 5), tensor([[1, 4, 3], [2, 3, PAD]])
+    tokens = torch.randn(2, 3, 5).topk(2).indices
+    probabilities = tensor([[[0.9, 0.1], [0.5, 0.5], [1.0, 0.0]], [[0.7, 0.3], [0.6, 0.4], [0.0, 0.0]]])
+    expected = 0.0
+    for b, t in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]:
+        logprobs = logits[b, t].log_softmax(-1)
+        taught = sum(p * logprobs[token] for p, token in zip(probabilities[b, t], tokens[b, t], strict=True))
+        expected -= (1 - weight) * logprobs[target[b, t]] + weight * taught
+    assert_close(distilled_cross_entropy(logits, target, tokens, probabilities, weight, 0.0), expected)

@@ -1,0 +1,206 @@
+"""Distillation: what several trained models say of a corpus, written down once for a student to learn from.
+
+The teachers' distributions at each position of a true target are averaged and their best 8 kept. Words without a
+target get the answer that the teachers together find most probable, and are then treated like the others; no word of
+a held-out file is ever among them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model import checkpoint, recipe
+from model.checkpoint import TrainedModel
+from model.data import Batch, EncodedCorpus, numbered_batches, read_pairs
+from model.decode import decode_all
+from model.errors import ConfigError, UserError
+from model.prepare import file_digest
+from model.progress import Count
+from model.teachers import DESCRIPTION, PAIRS, TeacherDistributions, read_description
+from model.tokenizer import PAD, UNK
+from model.transformer import Transformer
+
+BATCH_TOKENS = 32_768
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillPlan:
+    """What to write down of whom, and where."""
+
+    teachers: list[Path]  # runs or released models, with the same tokenizers
+    data: Path  # the true pairs
+    out: Path
+    words: list[Path]  # files with a source on each line, to be labelled
+    held_out: list[Path]  # TSV files whose sources are never labelled
+    min_probability: float = 0.0  # of a label, by the teachers together; words below are left out
+
+
+def distill(plan: DistillPlan) -> dict[str, Any]:
+    """Write the directory that model/teachers.py describes, unless it is there; returns what distilled.json says."""
+    if plan.words and not plan.held_out:
+        raise ConfigError(
+            "--words needs --held-out: the validation and test files, whose sources must not be labelled."
+        )
+    for path in plan.words:
+        _lines(path)
+    described = describe(plan)
+    if plan.out.exists():
+        return _check_same(plan.out, described)
+    trained = load_teachers(plan.teachers)
+    models, limit = [each.model for each in trained], min(each.config.max_length for each in trained)
+    pairs = [pair for pair in dict.fromkeys(read_pairs(plan.data)) if fits(pair, trained[0], limit)]
+    words, counts = unlabelled_words(plan, {source for source, _ in pairs}, trained[0], limit)
+    labelled = label(models, words, trained[0], plan.min_probability)
+    described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labelled)}
+
+    def fill(directory: Path) -> None:
+        lines = [f"{source}\t{target}\n" for source, target in [*pairs, *labelled]]
+        (directory / PAIRS).write_text("".join(lines), encoding="utf-8")
+        trained[0].source.save(directory / checkpoint.SOURCE_TOKENIZER)
+        trained[0].target.save(directory / checkpoint.TARGET_TOKENIZER)
+        with encoded([*pairs, *labelled], trained[0]) as corpus:
+            _, index = corpus.read(0, corpus.pairs)
+            written = TeacherDistributions.create(directory, index["target"], trained[0].target.size)
+            for numbers, _, distribution in taught(models, corpus, "teachers' distributions"):
+                written.write(numbers, distribution)
+        checkpoint.write_json(described, directory / DESCRIPTION)
+
+    checkpoint.write_directory(plan.out, fill)
+    return described
+
+
+def load_teachers(runs: list[Path]) -> list[TrainedModel]:
+    """The teachers, which must have the same tokens under the same ids."""
+    trained = [checkpoint.load_trained(run) for run in runs]
+    for run, each in zip(runs, trained, strict=True):
+        for ours, first in ((each.source, trained[0].source), (each.target, trained[0].target)):
+            if ours.to_str() != first.to_str():
+                raise UserError(f"{run} has other tokenizers than {runs[0]}; teachers are trained on the same file.")
+    return trained
+
+
+def unlabelled_words(
+    plan: DistillPlan, known: set[str], trained: TrainedModel, limit: int
+) -> tuple[list[str], dict[str, int]]:
+    """The words of the files that are in no corpus and that the model can read; how many of the others there were."""
+    held_out = {source for tsv in plan.held_out for source, _ in read_pairs(tsv)}
+    words = list(dict.fromkeys(line.strip() for path in plan.words for line in _lines(path) if line.strip()))
+    unheard = [word for word in words if word not in known and word not in held_out]
+    readable = [word for word in unheard if UNK not in (ids := trained.source.encode(word)) and len(ids) < limit]
+    return readable, {
+        "words": len(words),
+        "words_with_targets": sum(word in known for word in words),
+        "words_held_out": sum(word in held_out for word in words),
+        "words_unreadable": len(unheard) - len(readable),
+    }
+
+
+def label(models: list[Transformer], words: list[str], trained: TrainedModel, least: float) -> list[Pair]:
+    """Each word with the one of the teachers' greedy answers that is most probable by their mean distribution."""
+    if not words:
+        return []
+    sources = trained.source.encode_batch(words)
+    answers = [[trained.target.decode(ids) for ids in decode_all(model, sources)] for model in models]
+    limit = min(model.config.max_length for model in models)
+    candidates = [
+        (word, text)
+        for word, *texts in zip(words, *answers, strict=True)
+        for text in dict.fromkeys(texts)
+        if text.strip() and fits((word, text), trained, limit) and UNK not in trained.target.encode(text)
+    ]
+    best: dict[str, tuple[float, str]] = {}
+    for (word, text), logprob in zip(candidates, log_probabilities(models, candidates, trained), strict=True):
+        if logprob >= np.log(max(least, 1e-30)):
+            best[word] = max(best.get(word, (-np.inf, "")), (logprob, text))
+    return [(word, text) for word, (_, text) in best.items()]
+
+
+def log_probabilities(models: list[Transformer], pairs: list[Pair], trained: TrainedModel) -> list[float]:
+    """The log-probability of each pair's target, end token included, by the models' mean distribution."""
+    found = np.zeros(len(pairs))
+    if pairs:
+        with encoded(pairs, trained) as corpus:
+            for numbers, batch, distribution in taught(models, corpus, "scoring"):
+                wanted = batch.target[:, 1:]
+                logprobs = distribution.gather(-1, wanted.unsqueeze(-1)).squeeze(-1).log()
+                found[numbers] = logprobs.masked_fill(wanted == PAD, 0.0).sum(-1).numpy()
+    return found.tolist()
+
+
+@torch.inference_mode()
+def taught(models: list[Transformer], corpus: EncodedCorpus, what: str) -> Iterator[tuple[np.ndarray, Batch, Tensor]]:
+    """For each batch the numbers of its pairs, the batch, and the models' mean distribution (B, T - 1, V)."""
+    progress = Count(what, "pairs", corpus.pairs)
+    for numbers, batch in numbered_batches(corpus, BATCH_TOKENS):
+        each = (model(batch.source, batch.target[:, :-1]).softmax(-1) for model in models)
+        yield numbers, batch, sum(each) / len(models)
+        progress.add(len(numbers))
+    progress.close()
+
+
+@contextmanager
+def encoded(pairs: list[Pair], trained: TrainedModel) -> Iterator[EncodedCorpus]:
+    """The pairs as an encoded corpus, in their order, in a directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as directory:
+        tsv = Path(directory) / PAIRS
+        tsv.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+        limit = trained.config.max_length
+        corpus, dropped = EncodedCorpus.write(tsv, Path(directory) / "pairs", trained.source, trained.target, limit)
+        if dropped:
+            raise ValueError(f"{dropped} of the pairs are longer than the model's {limit} tokens")
+        yield corpus
+
+
+def describe(plan: DistillPlan) -> dict[str, Any]:
+    """What goes in: the teachers and how they were trained, the files by their digests, and the command."""
+    named = [*(f"{recipe.RUNS}/{run.name}" for run in plan.teachers), f"--data {recipe.DATA}/{plan.data.name}"]
+    for flag, files in (("--words", plan.words), ("--held-out", plan.held_out)):
+        named += [" ".join([flag, *(f"{recipe.DATA}/{file.name}" for file in files)])] if files else []
+    least = [f"--min-probability {plan.min_probability}"] if plan.min_probability else []
+    return {
+        "name": plan.out.name,
+        "command": " ".join(["attendant distill", *named, *least, f"--out {recipe.RUNS}/{plan.out.name}"]),
+        "teachers": [_describe_teacher(run) for run in plan.teachers],
+        "tokenizers": checkpoint.read_config(plan.teachers[0])["tokenizers"],
+        "sha256": {file.name: file_digest(file) for file in (plan.data, *plan.words, *plan.held_out)},
+    }
+
+
+def _describe_teacher(run: Path) -> dict[str, Any]:
+    return {
+        "run": run.name,
+        "command": recipe.train_command(checkpoint.read_config(run) | {"run": run.name}),
+        "changed_on_the_way": recipe.changed_on_the_way(run),
+        "sha256": file_digest(checkpoint.find_weights(run)),
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} cannot be read: {error}; --words takes text files with a source on each line."
+        ) from None
+
+
+def _check_same(out: Path, described: dict[str, Any]) -> dict[str, Any]:
+    found = read_description(out)
+    if any(found[name] != value for name, value in described.items()):
+        raise UserError(f"{out} was distilled from other teachers or files; remove it, or name another --out.")
+    return found
+
+
+def fits(pair: Pair, trained: TrainedModel, limit: int) -> bool:
+    """Whether both sides, with their end tokens, have at most `limit` tokens."""
+    return max(len(trained.source.encode(pair[0])), len(trained.target.encode(pair[1]))) < limit

@@ -1,0 +1,62 @@
+"""The commands that make a run, read from what the run has written down.
+
+A command has the preset that is nearest to the run's options and a --set for each option that differs. Its files are
+`runs/data/...` and `runs/NAME`, whatever the directories were called where it ran.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from model import checkpoint
+from model.config import PRESETS, build, model_from_json, to_json, train_from_json
+from model.history import phases, read_history
+
+DATA, RUNS = "runs/data", "runs"
+
+
+def commands(run: Path) -> list[str]:
+    """From the corpus to the run: its teachers, if it has some, the distillation, and the run itself."""
+    config = checkpoint.read_config(run)
+    distilled = config.get("distilled", {})
+    return [*(teacher["command"] for teacher in distilled.get("teachers", ())),
+            *([distilled["command"]] if distilled else []), train_command(config)]  # fmt: skip
+
+
+def train_command(config: dict[str, Any]) -> str:
+    preset, changed = nearest_preset(config)
+    data = f"--distilled {RUNS}/{config['distilled']['name']}" if "distilled" in config else (
+        f"--data {DATA}/{config['data']['train']['file']}")  # fmt: skip
+    kinds = {} if "distilled" in config else config["tokenizers"]
+    flags = [f"--{name}-tokenizer {kind}".replace("--shared-", "--") for name, kind in kinds.items()]
+    parts = [
+        "attendant train", f"--preset {preset}", data, f"--valid {DATA}/{config['data']['valid']['file']}",
+        f"--out {RUNS}/{config.get('run', preset)}", *flags,
+        *(f"--set {name}={_text(value)}" for name, value in changed.items()), "--resume",
+    ]  # fmt: skip
+    return " ".join(parts)
+
+
+def nearest_preset(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The preset with the fewest other values, and these values of the run."""
+    path = Path(checkpoint.CONFIG)  # an option that the run's version did not know has its default
+    options = to_json(model_from_json(config["model"], path)) | to_json(train_from_json(config["train"], path))
+    options = {name: value for name, value in options.items() if not name.endswith("_vocab")}
+    found = {}
+    for preset in PRESETS:
+        model, train = build(preset, {})
+        values = {**to_json(model), **to_json(train)}
+        found[preset] = {name: value for name, value in options.items() if values[name] != value}
+    preset = min(found, key=lambda name: len(found[name]))
+    return preset, found[preset]
+
+
+def changed_on_the_way(run: Path) -> bool:
+    """Whether options were changed when the run was resumed, so that one command does not make it."""
+    return len(phases(read_history(run / checkpoint.HISTORY))) > 1
+
+
+def _text(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if text.isidentifier() or isinstance(value, int | float) else f"'{text}'"

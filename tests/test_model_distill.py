@@ -1,0 +1,230 @@
+"""Distillation: what teachers say of a corpus, and a student that learns from it."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import attendant
+from model import checkpoint, recipe
+from model.config import build
+from model.data import EncodedCorpus, collate, epoch_batches, read_pairs
+from model.distill import DistillPlan, distill, label, log_probabilities
+from model.errors import ConfigError, UserError
+from model.prepare import Plan
+from model.reference import greedy
+from model.teachers import PAIRS, TeacherDistributions
+from model.tokenizer import EOS
+from model.train import train
+
+ROOT = Path(__file__).parent.parent
+WORDS = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmnopqr"]
+LINES = [f"{word}\t{' '.join(word[::-1].upper())}" for word in WORDS]  # 200 lines
+QUICK = {"steps": 20, "validate_every": 20, "warmup": 5, "batch_tokens": 512, "max_length": 16, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """runs/data with 150, 25 and 25 lines and words of which some are in each, and two teachers beside it."""
+    runs = tmp_path_factory.mktemp("here") / "runs"
+    data = runs / "data"
+    data.mkdir(parents=True)
+    for name, lines in (("train", LINES[:150]), ("valid", LINES[150:175]), ("test", LINES[175:])):
+        (data / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    new = ["afafk", "kafa", "r", "jjj"]
+    words = [*new, WORDS[0], WORDS[160], WORDS[199], "#known to no one#", "a" * 20, ""]
+    (data / "words.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    for seed in (1, 2):
+        teach(data, runs / f"teacher{seed}", seed=seed)
+    return runs
+
+
+def teach(data: Path, out: Path, **changes: Any) -> None:
+    model, training = build("tiny", {**QUICK, **changes})
+    train(Plan(data=data / "train.tsv", valid=data / "valid.tsv", out=out, model=model, train=training,
+               target_tokenizer="words"))  # fmt: skip
+
+
+def plan_for(runs: Path, out: Path, **changes: Any) -> DistillPlan:
+    data = runs / "data"
+    values: dict[str, Any] = {
+        "teachers": [runs / "teacher1", runs / "teacher2"], "data": data / "train.tsv", "out": out,
+        "words": [data / "words.txt"], "held_out": [data / "valid.tsv", data / "test.tsv"],
+    }  # fmt: skip
+    return DistillPlan(**(values | changes))
+
+
+def test_the_pairs_are_the_true_ones_and_labelled_words_that_are_in_no_part(corpus: Path, tmp_path: Path) -> None:
+    counts = distill(plan_for(corpus, tmp_path / "distilled"))["counts"]
+    pairs = list(read_pairs(tmp_path / "distilled" / PAIRS))
+    assert pairs[:150] == list(read_pairs(corpus / "data" / "train.tsv"))
+    sources = [source for source, _ in pairs]
+    assert set(sources[150:]) <= {"afafk", "kafa", "r", "jjj"}
+    assert not {WORDS[160], WORDS[199]} & set(sources)
+    assert counts["words"] == 9
+    assert (counts["words_with_targets"], counts["words_held_out"], counts["words_unreadable"]) == (1, 2, 2)
+
+
+def test_words_are_not_labelled_without_knowing_what_is_held_out(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--words needs --held-out"):
+        distill(plan_for(corpus, tmp_path / "distilled", held_out=[]))
+
+
+def test_the_distributions_are_the_mean_of_the_teachers_best_eight(corpus: Path, tmp_path: Path) -> None:
+    distill(plan_for(corpus, tmp_path / "distilled", words=[]))
+    teachers = [checkpoint.load_trained(corpus / name) for name in ("teacher1", "teacher2")]
+    written = TeacherDistributions.open(tmp_path / "distilled")
+    numbers = np.array([0, 77, 149])
+    tokens, probabilities = written.read(numbers)
+    pairs = list(read_pairs(tmp_path / "distilled" / PAIRS))
+    for row, number in enumerate(numbers):
+        source, target = (
+            t.encode(x) for t, x in zip((teachers[0].source, teachers[0].target), pairs[number], strict=True)
+        )
+        batch = collate([source], [target])
+        with torch.inference_mode():
+            mean = sum(t.model(batch.source, batch.target[:, :-1]).softmax(-1)[0] for t in teachers) / 2
+        best = mean.topk(8)
+        assert torch.equal(tokens[row], best.indices)
+        assert_close(probabilities[row], best.values / best.values.sum(-1, keepdim=True), atol=1e-3, rtol=0)
+
+
+def test_a_label_is_the_answer_that_the_teachers_together_find_most_probable(corpus: Path) -> None:
+    teachers = [checkpoint.load_trained(corpus / name) for name in ("teacher1", "teacher2")]
+    models, words = [t.model for t in teachers], ["afafk", "kafa", "ebr", "cij"]
+    labelled = dict(label(models, words, teachers[0], 0.0))
+    for word, text in labelled.items():
+        answers = [t.target.decode(greedy(t.model, t.source.encode(word)).ids) for t in teachers]
+        answers = [answer for answer in answers if len(answer.split()) < 16]  # one that never ends is none
+        scores = log_probabilities(models, [(word, answer) for answer in answers], teachers[0])
+        assert text == answers[int(np.argmax(scores))]
+    assert label(models, words, teachers[0], 0.9999) == []
+
+
+def test_a_log_probability_is_that_of_each_token_added_up(corpus: Path) -> None:
+    trained = checkpoint.load_trained(corpus / "teacher1")
+    pairs = [("afk", "K F A"), ("e", "E E E E E")]
+    for (word, text), found in zip(pairs, log_probabilities([trained.model], pairs, trained), strict=True):
+        batch = collate([trained.source.encode(word)], [trained.target.encode(text)])
+        logprobs = trained.model(batch.source, batch.target[:, :-1]).log_softmax(-1)[0]
+        wanted = [*trained.target.encode(text), EOS]
+        assert found == pytest.approx(sum(logprobs[i, token].item() for i, token in enumerate(wanted)), abs=1e-4)
+
+
+def test_a_batch_has_the_distributions_of_its_own_pairs(corpus: Path, tmp_path: Path) -> None:
+    """The first token of a distribution of teachers that are sure is the target itself."""
+    trained = checkpoint.load_trained(corpus / "teacher1")
+    tsv = corpus / "data" / "train.tsv"
+    encoded, _ = EncodedCorpus.write(tsv, tmp_path / "corpus", trained.source, trained.target, 16)
+    _, index = encoded.read(0, encoded.pairs)
+    teachers = TeacherDistributions.create(tmp_path, index["target"], trained.target.size)
+    for number, (_, target) in enumerate(read_pairs(tsv)):
+        ids = torch.tensor([*trained.target.encode(target), EOS])
+        teachers.write(np.array([number]), torch.nn.functional.one_hot(ids, trained.target.size)[None].float())
+    for batch in epoch_batches(encoded, 256, 1, 0, one_target=True, teachers=teachers):
+        assert torch.equal(batch.teacher_tokens[..., 0], batch.target[:, 1:])
+        assert torch.equal(batch.teacher_probabilities[..., 0], (batch.target[:, 1:] != 0).float())
+
+
+def test_teachers_with_other_tokenizers_are_refused(
+    corpus: Path, tmp_path: Path, write_tsv: Callable[..., Path]
+) -> None:
+    write_tsv(*LINES[:20], "zz\tZ Z", name="train.tsv")
+    write_tsv(*LINES[:20], name="valid.tsv")
+    teach(tmp_path, tmp_path / "other", steps=1, validate_every=1)
+    with pytest.raises(UserError, match="other has other tokenizers than"):
+        distill(plan_for(corpus, tmp_path / "distilled", teachers=[corpus / "teacher1", tmp_path / "other"]))
+
+
+def test_what_is_distilled_already_is_kept_and_never_mixed(corpus: Path, tmp_path: Path) -> None:
+    first = distill(plan_for(corpus, tmp_path / "distilled"))
+    assert distill(plan_for(corpus, tmp_path / "distilled")) == first
+    with pytest.raises(UserError, match="was distilled from other teachers or files"):
+        distill(plan_for(corpus, tmp_path / "distilled", teachers=[corpus / "teacher1"]))
+
+
+def test_a_student_resumes_bit_for_bit_and_keeps_to_its_distillation(corpus: Path, tmp_path: Path) -> None:
+    distill(plan_for(corpus, tmp_path / "distilled"))
+    distill(plan_for(corpus, tmp_path / "other", words=[]))
+
+    def study(out: str, resume: bool = False, distilled: str = "distilled", **changes: Any) -> Path:
+        model, training = build("tiny", {**QUICK, "schedule": "paper", "dropout": 0.1, "ema": 0.9, **changes})
+        directory = tmp_path / distilled
+        train(Plan(data=directory / PAIRS, valid=corpus / "data" / "valid.tsv", out=tmp_path / out, model=model,
+                   train=training, distilled=directory, resume=resume))  # fmt: skip
+        return tmp_path / out
+
+    whole = study("whole", steps=8, validate_every=4)
+    study("parts", steps=4, validate_every=4)
+    parts = study("parts", resume=True, steps=8, validate_every=4)
+    a, b = (checkpoint.load_file(checkpoint.checkpoints(run)[-1] / checkpoint.MODEL) for run in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    with pytest.raises(UserError, match=r"other values of .*--distilled"):
+        study("parts", resume=True, distilled="other")
+
+
+def test_the_commands_of_a_run_make_it_again(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the corpus alone: teachers, distillation, student, all read from what the student has written down."""
+    distill(plan_for(corpus, corpus / "distilled"))
+    sets = {**QUICK, "dropout": 0.1, "bias": "false", "select": "error", "select_ignore": "[A-C] ", "seed": 3}
+    monkeypatch.chdir(corpus.parent)
+    arguments = ["--preset", "tiny", "--distilled", "runs/distilled", "--valid", "runs/data/valid.tsv", "--out"]
+    student = ["train", *arguments, "runs/student", *(f"--set={name}={value}" for name, value in sets.items())]
+    assert attendant.main(student) == 0
+    commands = recipe.commands(Path("runs/student"))
+    assert [command.split()[1] for command in commands] == ["train", "train", "distill", "train"]
+
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "data").symlink_to(corpus / "data")
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert attendant.main(shlex.split(command)[1:]) == 0
+    for run in ("teacher2", "student"):
+        a, b = (checkpoint.load_file(checkpoint.find_weights(root / run)) for root in (corpus, tmp_path / "runs"))
+        assert all(torch.equal(a[name], b[name]) for name in a)
+    assert recipe.commands(tmp_path / "runs" / "student") == commands
+    assert not recipe.changed_on_the_way(tmp_path / "runs" / "student")
+
+
+def test_make_train_is_the_recipe_that_the_run_tells(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's commands are run on a small corpus with a small model, and the release says how it was made."""
+    sizes = {"d_model": 16, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1, "steps": 2, "max_length": 16}
+    settings = " ".join(f"--set {name}={value}" for name, value in sizes.items())
+    make = ["make", "-n", "-C", str(ROOT), "train", "RUNS=runs", f"SETTINGS={settings}"]
+    printed = subprocess.run(make, capture_output=True, text=True, check=True).stdout.replace("\\\n", " ")
+    wanted = [shlex.split(line)[1:] for line in printed.splitlines() if ".venv/bin/attendant " in line]
+    wanted = [command for command in wanted if command[0] != "data"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "data").symlink_to(corpus / "data")
+    monkeypatch.chdir(tmp_path)
+    for command in wanted:
+        assert attendant.main(command) == 0
+    told = [shlex.split(command)[1:] for command in recipe.commands(tmp_path / "runs" / "default")]
+    assert [effective(command) for command in told] == [effective(command) for command in wanted[:-1]]
+    assert wanted[-1] == ["release", "runs/student", "--out", "runs/default"]
+
+
+def effective(command: list[str]) -> list[str]:
+    """A command without regard to the order of its settings; of two values of one, the last."""
+    settings = dict(value.split("=", 1) for flag, value in itertools.pairwise(command) if flag == "--set")
+    others = [word for before, word in itertools.pairwise(["", *command]) if "--set" not in (before, word)]
+    return [*sorted(others), *sorted(f"{name}={value}" for name, value in settings.items())]
+
+
+def test_train_takes_pairs_from_one_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert attendant.main(["train", "--valid", "v.tsv", "--out", "run"]) == 2
+    assert "one of the arguments --data --distilled is required" in capsys.readouterr().err
+    both = ["train", "--distilled", "d", "--tokenizer", "chars", "--valid", "v.tsv", "--out", "run"]
+    assert attendant.main(both) == 2
+    assert "--distilled brings the teachers' tokenizers" in capsys.readouterr().err
