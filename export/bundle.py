@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -70,6 +70,8 @@ class Bundle:
     variants: dict[str, Variant]
     certificate: dict[str, Any]
     produced_by: dict[str, str]
+    generation: dict[str, Any] = field(default_factory=dict)  # an imported model's defaults of a request
+    languages: dict[str, Any] = field(default_factory=dict)  # and its language codes, as ids
 
 
 # Field: its type, or the fields inside it; (dict, X) is a table of any names, (list, X) a list.
@@ -91,7 +93,10 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "files": (dict, str),
     "certificate": dict,
     "produced_by": (dict, str),
+    "generation": dict,
+    "languages": dict,
 }
+OPTIONAL = ("generation", "languages")  # fields that a manifest may lack
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -120,6 +125,8 @@ def read_bundle(directory: Path) -> Bundle:
         variants=variants,
         certificate=manifest["certificate"],
         produced_by=manifest["produced_by"],
+        generation=manifest.get("generation", {}),
+        languages=manifest.get("languages", {}),
     )
 
 
@@ -256,7 +263,7 @@ def _check_fields(value: Any, fields: Any, where: str, path: Path) -> None:
     if isinstance(fields, dict):
         _check_type(value, dict, at, path)
         for name in fields:
-            if name not in value:
+            if name not in value and name not in OPTIONAL:
                 raise BundleError(f"{path}: {at} lacks the field {name!r}.")
         for name, inner in value.items():
             if name not in fields:

@@ -18,6 +18,7 @@ from model.tokenizer import BOS, EOS, PAD
 
 SAMPLES = 16
 BEAM = 4
+LONGEST = 64  # tokens of a certified answer; one less than max_length, so that an end token can be scored after it
 LIKELIEST = 5  # tokens of the next-token distribution that a sample keeps
 
 
@@ -30,15 +31,15 @@ def make_certificate(trained: TrainedModel, texts: list[str]) -> dict[str, Any]:
 
 
 def _sample(trained: TrainedModel, text: str) -> dict[str, Any]:
-    source = trained.source.encode(text)
-    found = greedy(trained.model, source)
+    source, limit = trained.source.encode(text), min(LONGEST, trained.config.max_length - 1)
+    found = greedy(trained.model, source, limit)
     first = np.array(next_logprobs(trained.model, source, ()))
     likeliest = np.argsort(-first, kind="stable")[:LIKELIEST]
     return {
         "source": text,
         "source_ids": source,
         "greedy": _answer(found),
-        "beam": _answer(beam(trained.model, source, BEAM)[0]),
+        "beam": _answer(beam(trained.model, source, BEAM, max_length=limit)[0]),
         "next_token": {"ids": likeliest.tolist(), "logprobs": first[likeliest].tolist()},
     }
 

@@ -18,13 +18,13 @@ from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
 from export.graphs import sizes_of
 from export.quantize import CALIBRATION_PAIRS, Range, calibrate
+from export.sample_pairs import sample_pairs
 from export.variants import DEFAULT, PRECISIONS, build_variant_graph, graphs_of
 from export.verify import verify
 from export.weights import arrays_of
 from model import checkpoint
 from model.checkpoint import TrainedModel
 from model.config import ModelConfig
-from model.data import read_pairs, read_references
 from model.tokenizer import BOS, EOS, PAD, UNK
 
 WEIGHTS = "weights.bin"
@@ -36,17 +36,21 @@ class VerificationError(BundleError):
     """The graphs are not the model; every problem is in the message."""
 
 
-def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False) -> Bundle:
+def convert(
+    run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False, samples: Path | None = None
+) -> Bundle:
     """Write a bundle of a trained run, if it proves to be the same model."""
     trained = checkpoint.load_trained(run)
-    texts = held_out_sources(run, trained)
+    pairs = sample_pairs(run, trained, samples)
+    texts = held_out_sources(pairs, trained)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
         arrays = arrays_of(trained.model)
-        ranges = calibrate(trained.config, arrays, calibration_pairs(run, trained))
+        quantized = any(PRECISIONS[variant].quantized for variant in variants)
+        ranges = calibrate(trained.config, arrays, calibration_pairs(pairs, trained)) if quantized else {}
         for variant in variants:
             write_graphs(variant, trained.config, arrays, ranges, directory / variant)
         return describe(
@@ -57,24 +61,34 @@ def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, 
         problems = verify(bundle, trained, texts)
         if problems:
             raise VerificationError(
-                "\n".join(["the exported graphs are not the model, so nothing is written:", *problems])
+                "\n".join(
+                    ["the exported graphs are not the model, so nothing is written:", *problems, *advice(problems)]
+                )
             )
 
     write_bundle(out, fill, prove, force)
     return read_bundle(out)
 
 
-def held_out_sources(run: Path, trained: TrainedModel) -> list[str]:
-    """Distinct sources of the run's samples that the model can read."""
-    texts = list(read_references(run / checkpoint.SAMPLES))
+def advice(problems: list[str]) -> list[str]:
+    """What to do where int8 alone is off."""
+    if any(not problem.startswith("int8") for problem in problems):
+        return []
+    return [
+        "Only int8 is off: --samples TSV calibrates it on other texts; --precision fp32 writes the f32 variant alone."
+    ]
+
+
+def held_out_sources(pairs: list[tuple[str, str]], trained: TrainedModel) -> list[str]:
+    """Distinct sources of the samples that the model can read."""
+    texts = list(dict.fromkeys(source for source, _ in pairs))
     ids = trained.source.encode_batch(texts)
     fitting = [text for text, encoded in zip(texts, ids, strict=True) if len(encoded) < trained.config.max_length]
     return fitting[:HELD_OUT]
 
 
-def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[list[int], list[int]]]:
-    """Evenly spaced samples of the run, as ids, that fit the model."""
-    pairs = list(read_pairs(run / checkpoint.SAMPLES))
+def calibration_pairs(pairs: list[tuple[str, str]], trained: TrainedModel) -> list[tuple[list[int], list[int]]]:
+    """Evenly spaced samples, as ids, that fit the model."""
     chosen = pairs[:: max(1, len(pairs) // CALIBRATION_PAIRS)]
     encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
     return [(source, target) for source, target in encoded if max(len(source), len(target)) < trained.config.max_length]
@@ -110,7 +124,7 @@ def describe(
     run: Path, trained: TrainedModel, name: str, certificate: dict[str, Any], variants: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest, but for its format and files."""
-    limit = trained.config.max_length
+    limit, kept = trained.config.max_length, checkpoint.read_config(run)
     return {
         "name": name,
         "sizes": dataclasses.asdict(sizes_of(trained.config)),
@@ -119,6 +133,7 @@ def describe(
         "tokenizers": TOKENIZERS,
         "variants": variants,
         "certificate": certificate,
+        **{field: kept[field] for field in ("generation", "languages") if kept.get(field)},
         "produced_by": {
             "attendant": importlib.metadata.version("attendant"),
             "torch": torch.__version__,
