@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import sentencepiece
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from model.tokenizer import BOS, EOS, PAD, UNK
 WORDS = ["the", "of", "and", "to", "in", "you", "that", "was", "for", "are", "with", "they", "this", "have", "from"]
 OTHER = ["der", "die", "und", "von", "das", "mit", "sich", "auf", "für", "nicht", "eine", "als", "auch", "werden"]
 SOURCES = 200
-LENGTH = 20  # positions of the small models
+LENGTH = 28  # positions of the small models
 
 
 def sentences(count: int, words: list[str] = WORDS, seed: int = 1) -> list[str]:
@@ -48,7 +50,9 @@ def randomize(model: torch.nn.Module, seed: int = 0, std: float = 0.3, cross: fl
             if parameter.dim() == 1:
                 parameter.copy_(0.1 * noise + float("norm" in name and name.endswith("weight")))
             else:
-                parameter.copy_(noise * std * (cross if "encoder_attn.out" in name else 1))
+                parameter.copy_(
+                    noise * std * (cross if "encoder_attn.out" in name or "multihead_attn.out" in name else 1)
+                )
 
 
 # (B, S) source ids, (B, S) mask, (B, T) decoder ids -> (B, T, V) logits, all in the other framework's ids
@@ -143,5 +147,30 @@ def names_to_foreign(imported: ImportedModel, side: str, ids: dict[str, int], sp
     return found
 
 
-def array(value: Tensor) -> np.ndarray:
-    return value.detach().numpy()
+class TorchTransformer(torch.nn.Module):
+    """The model of torch's translation tutorial: `nn.Transformer`, embeddings, positions, an output with a bias."""
+
+    def __init__(self, source_vocab: int, target_vocab: int, positions: Tensor, **options: Any) -> None:
+        super().__init__()
+        d_model, final_norm = options["d_model"], options.pop("final_norm", True)
+        bias = options.pop("output_bias", True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on its fast path
+            self.transformer = torch.nn.Transformer(dropout=0.0, batch_first=True, **options)
+        self.transformer.encoder.use_nested_tensor = False
+        self.src_tok_emb = torch.nn.Embedding(source_vocab, d_model)
+        self.tgt_tok_emb = torch.nn.Embedding(target_vocab, d_model)
+        self.generator = torch.nn.Linear(d_model, target_vocab, bias=bias)
+        self.register_buffer("positions", positions)
+        if not final_norm:
+            self.transformer.encoder.norm = self.transformer.decoder.norm = None
+
+    def forward(self, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+        scale = math.sqrt(self.src_tok_emb.embedding_dim)
+        x = self.src_tok_emb(source) * scale + self.positions[: source.shape[1]]
+        y = self.tgt_tok_emb(target) * scale + self.positions[: target.shape[1]]
+        causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        out = self.transformer(
+            x, y, tgt_mask=causal, src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0
+        )  # fmt: skip
+        return self.generator(out)

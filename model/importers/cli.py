@@ -12,10 +12,20 @@ from model.errors import ConfigError, UserError
 # Format: what PATH is, and the flags that its reader takes.
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "marian": ("a directory of Hugging Face's Marian (OPUS-MT)", ("target_language",)),
-}
+    "fairseq": (
+        "a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")
+    ),
+    "torch": ("a state dict of a plain nn.Transformer", ("map",)),
+}  # fmt: skip
+REQUIRED = {"fairseq": ("dict_source", "dict_target"), "torch": ("map",)}
 FLAGS: dict[str, tuple[Any, str, str]] = {
     "source_language": (str, "CODE", "the language of sources, where the model has several"),
     "target_language": (str, "CODE", "the language to write, where the model has several"),
+    "dict_source": (Path, "TXT", "the dictionary of the source side"),
+    "dict_target": (Path, "TXT", "the dictionary of the target side"),
+    "bpe_codes": (Path, "FILE", "codes of subword-nmt or fastBPE; without them, tokens are separated by spaces"),
+    "map": (Path, "JSON", "which weight is which, the heads, the special ids, the vocabularies"),
+    "sentencepiece": (Path, "FILE", "a SentencePiece model for both sides"),
 }
 SHOWN = 5
 
@@ -35,6 +45,9 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
     given = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
     for name in given.keys() - set(FORMATS[options.format][1]):
         raise ConfigError(f"--{name.replace('_', '-')} is not for the format {options.format}.")
+    for name in REQUIRED.get(options.format, ()):
+        if name not in given:
+            raise ConfigError(f"the format {options.format} needs --{name.replace('_', '-')}.")
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
 

@@ -45,6 +45,13 @@ class SentencePiece:
             if kind in (NORMAL, USER_DEFINED)
         }
 
+    @property
+    def pieces_of_text(self) -> list[str]:
+        return list(self.scores)
+
+    def name(self, token: str) -> str:
+        return token
+
     def backend(self, names: Sequence[str]) -> Backend:
         """A tokenizer with these tokens in this order; those that are no pieces are never produced."""
         scores = self.scores
