@@ -80,12 +80,14 @@ def oracle_greedy(
 def check_against(
     imported: ImportedModel, texts: list[str], to_foreign: dict[int, int], forward: Forward,
     encode: Callable[[str], list[int]], start: list[int], end: int, pad: int, blocked: list[int],
+    source_to_foreign: dict[int, int] | None = None,
 ) -> None:  # fmt: skip
     """Source ids, greedy tokens, and log-probabilities of all tokens are the oracle's."""
     model = imported.load()
     ours = [encoding.ids for encoding in imported.source.encode_batch(texts)]
     theirs = [encode(text) for text in texts]
-    assert [[to_foreign[i] for i in (*ids, EOS)] for ids in ours] == theirs
+    of_source = source_to_foreign or to_foreign
+    assert [[of_source[i] for i in (*ids, EOS)] for ids in ours] == theirs
     prefix = imported.generation.get("target_prefix", [])
     assert [to_foreign[i] for i in prefix] == start[1:]
     length = model.config.max_length - len(prefix)

@@ -109,6 +109,6 @@ def with_embeddings(
 def with_positions(config: ModelConfig, weights: dict[str, Tensor], source: Tensor, target: Tensor) -> ModelConfig:
     """Put the position tables into `weights`, both as long as the shorter."""
     length = min(len(source), len(target))
-    weights["source_embedding.positions"] = source[:length].contiguous()
-    weights["target_embedding.positions"] = target[:length].contiguous()
+    weights["source_embedding.positions"] = source[:length].clone()
+    weights["target_embedding.positions"] = target[:length].clone()
     return dataclasses.replace(config, positions="learned", max_length=length)
