@@ -98,6 +98,7 @@ def check_against(
     compare_logprobs(model, ours, found, prefix, to_foreign, logprobs, len(start) - 1, set(blocked))
 
 
+@torch.inference_mode()
 def greedy_after(model: torch.nn.Module, sources: list[list[int]], prefix: list[int]) -> list[list[int]]:
     """Greedy tokens after a forced prefix."""
     if not prefix:
@@ -108,8 +109,7 @@ def greedy_after(model: torch.nn.Module, sources: list[list[int]], prefix: list[
         cache = model.start(model.encode(torch.tensor([[*source, EOS]]), mask), mask)
         tokens, ids = torch.tensor([[BOS, *prefix]]), []
         while len(ids) < model.config.max_length - len(prefix):
-            with torch.inference_mode():
-                logits = model.decode(tokens, cache)[0, -1]
+            logits = model.decode(tokens, cache)[0, -1]
             logits[[PAD, BOS]] = float("-inf")
             token = int(logits.argmax())
             if token == EOS:

@@ -98,7 +98,7 @@ def test_generation_defaults_and_languages_come_along(directory) -> None:
     assert imported.generation["length_penalty"] == 0.8
     assert imported.generation["forced_end"] is True
     assert imported.languages["target_language"] == "deu"
-    (prefix,) = imported.languages["source_prefix"]["fra"]
+    (prefix,) = imported.languages["source_prefix_by_target"]["fra"]
     assert imported.source.id_to_token(prefix) == "<language fra>"
 
 

@@ -12,6 +12,8 @@ from model.errors import ConfigError, UserError
 # Format: what PATH is, and the flags that its reader takes.
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "marian": ("a directory of Hugging Face's Marian (OPUS-MT)", ("target_language",)),
+    "m2m": ("a directory of Hugging Face's M2M100 (M2M-100, NLLB, SMaLL-100)", ("source_language", "target_language")),
+    "bart": ("a directory of Hugging Face's BART, mBART or mBART-50", ("source_language", "target_language")),
     "fairseq": (
         "a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")
     ),

@@ -91,5 +91,5 @@ def _languages(
         problems.add(f"--target-language takes {known}, not {target_language!r}")
     if not codes:
         return {}
-    found: dict[str, Any] = {"source_prefix": {code: [layout.id_of(index)] for code, index in codes.items()}}
+    found: dict[str, Any] = {"source_prefix_by_target": {code: [layout.id_of(index)] for code, index in codes.items()}}
     return found | ({"target_language": target_language} if target_language else {})
