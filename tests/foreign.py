@@ -31,10 +31,10 @@ def sentences(count: int, words: list[str] = WORDS, seed: int = 1) -> list[str]:
 
 def train_spm(path: Path, words: list[str], kind: str = "unigram", **options: object) -> Path:
     """A SentencePiece model of some words, at `path`."""
+    defaults = {"vocab_size": 60, "model_type": kind, "hard_vocab_limit": False, "minloglevel": 2, "num_threads": 1}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences(300, words)), model_prefix=str(path.with_suffix("")), vocab_size=60,
-        model_type=kind, hard_vocab_limit=False, minloglevel=2, num_threads=1, **options,
-    )  # fmt: skip
+        sentence_iterator=iter(sentences(300, words)), model_prefix=str(path.with_suffix("")), **(defaults | options)
+    )
     path.with_suffix(".vocab").unlink()
     path.with_suffix(".model").rename(path)
     return path

@@ -22,6 +22,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 SPACE = "▁"
 OUTSIDE = "  "  # before a token that this text model does not produce; no text has a space by the time it is cut
+ALWAYS = 100.0  # score per character of a piece that is always taken
 LARGEST = 64 * 2**20  # bytes
 
 
@@ -38,9 +39,8 @@ class SentencePiece:
     @property
     def scores(self) -> dict[str, float]:
         """What a text can become, with scores; a user-defined piece wins over its parts, as in SentencePiece."""
-        best = max((score for _, score, kind in self.pieces if kind == NORMAL), default=0.0)
         return {
-            text: score if kind == NORMAL else len(text) * best - 0.1
+            text: score if kind == NORMAL else ALWAYS * len(text)
             for text, score, kind in self.pieces
             if kind in (NORMAL, USER_DEFINED)
         }
