@@ -18,6 +18,10 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
         "a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")
     ),
     "torch": ("a state dict of a plain nn.Transformer", ("map",)),
+    "ctranslate2": (
+        "a directory of CTranslate2",
+        ("sentencepiece", "source_sentencepiece", "target_sentencepiece", "bpe_codes")
+    ),
 }  # fmt: skip
 REQUIRED = {"fairseq": ("dict_source", "dict_target"), "torch": ("map",)}
 FLAGS: dict[str, tuple[Any, str, str]] = {
@@ -28,6 +32,8 @@ FLAGS: dict[str, tuple[Any, str, str]] = {
     "bpe_codes": (Path, "FILE", "codes of subword-nmt or fastBPE; without them, tokens are separated by spaces"),
     "map": (Path, "JSON", "which weight is which, the heads, the special ids, the vocabularies"),
     "sentencepiece": (Path, "FILE", "a SentencePiece model for both sides"),
+    "source_sentencepiece": (Path, "FILE", "for the source side"),
+    "target_sentencepiece": (Path, "FILE", "for the target side"),
 }
 SHOWN = 5
 
