@@ -10,7 +10,7 @@ SETTINGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-memory bench-kernels clean
+.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -95,6 +95,9 @@ image-check: .venv/serve ## build, start, ask, watch and drain the image (needs 
 deploy-check: ## Prometheus' and Compose's own checks of the configuration, and every alert's cases
 	deploy/check.sh
 
+cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
+	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))
+
 .venv/bench: .venv/all
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
 	@touch $@
@@ -120,6 +123,9 @@ bench-report: .venv/bench ## docs/performance.md from the results
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json
+
+bench-layers: .venv/all ## one layer of self-attention, recurrence and convolution by length, with its picture
+	$(BIN)/python -m bench.layers
 
 bench-resident: .venv/all ## what the engine holds in memory, against its weights and over 10,000 requests
 	$(BIN)/python -m bench.memory --out bench/results/memory.json

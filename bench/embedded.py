@@ -46,10 +46,10 @@ def engine_alone(bundle: Path, texts: list[str], threads: int, precision: str) -
     try:
         for source in texts:
             started = time.perf_counter()
-            ids = engine.service.source.encode(source)
+            ids = engine.service.source_tokenizer.encode(source)
             limit = engine.service.bundle.limits["max_target_length"]
             answer = engine.run([Generate(source=ids, options=Options(max_length=limit))])[0]
-            engine.service.target.decode(answer.hypotheses[0].ids)
+            engine.service.target_tokenizer.decode(answer.hypotheses[0].ids)
             taken.append(time.perf_counter() - started)
     finally:
         engine.close()

@@ -34,7 +34,6 @@ from bench.engines import FIRST_WORD, SOURCE_LENGTH, TARGET_LENGTH, random_ids, 
 from export import convert
 from export.bundle import write_bundle
 from export.quantize import calibrate
-from export.sample_pairs import sample_pairs
 from export.variants import DEFAULT
 from export.weights import arrays_of
 from model import checkpoint, reference
@@ -157,7 +156,7 @@ def write_random_bundle(run: Path, out: Path, variants: tuple[str, ...] = DEFAUL
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / convert.TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / convert.TOKENIZERS["target"])
         arrays = arrays_of(trained.model)
-        ranges = calibrate(trained.config, arrays, convert.calibration_pairs(sample_pairs(run, trained), trained))
+        ranges = calibrate(trained.config, arrays, convert.calibration_pairs(run, trained))
         for variant in variants:
             convert.write_graphs(variant, trained.config, arrays, ranges, directory / variant)
         described = convert.describe_variants(variants, trained.config, ranges)

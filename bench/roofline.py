@@ -30,7 +30,7 @@ from export import signature
 from export.builder import GraphBuilder
 from export.bundle import Bundle, read_bundle
 from export.signature import Sizes
-from service.engine.runtime import CPU, SLOWER
+from service.engine.runtime import CPU, SLOW_OPTIMIZERS
 
 ROWS = (1, 4, 32, 64)
 CACHED = 12  # tokens
@@ -77,7 +77,7 @@ class Step:
         graphs = bundle.variants[precision].graphs
         name = "fast_step" if "fast_step" in graphs else "step"
         self.session = ort.InferenceSession(
-            str(graphs[name]), session_options(threads, profile), providers=[CPU], disabled_optimizers=SLOWER
+            str(graphs[name]), session_options(threads, profile), providers=[CPU], disabled_optimizers=SLOW_OPTIMIZERS
         )
         cache = "int8" if "int8" in self.session.get_outputs()[-1].type else "float32"
         feeds = step_feeds(bundle.sizes, rows, cache)

@@ -4,8 +4,9 @@
 
 The peer is what one writes from torch's own parts: nn.Transformer of the same sizes, dropout and normalisation,
 Adam, pairs in random order in batches of a fixed number, each padded to its longest. Ours are the batches, the model
-and the optimizer that `attendant train --preset g2p` uses. Both take turns in one process; the best turn of each
-counts. Pairs per second are of whole updates: forward, backward, clipping and optimizer.
+and the optimizer that `attendant train --preset g2p` uses. Both compute in the precision that the machine is best at
+and take turns in one process; the best turn of each counts. Pairs per second are of whole updates: forward, backward,
+clipping and optimizer.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from torch import Tensor, nn
 from bench.machine import machine_facts
 from model.config import ModelConfig, TrainConfig, build
 from model.data import Batch, EncodedCorpus, collate, epoch_batches, read_pairs
+from model.device import pick_precision
 from model.loss import smoothed_cross_entropy
 from model.optim import make_optimizer
 from model.tokenizer import PAD, Tokenizer, learn
 from model.transformer import Transformer, sinusoids
 
+PRECISION = pick_precision("auto", torch.device("cpu"))
 PAIRS_A_TURN = 5_000
 TURNS = 5
 
@@ -78,7 +81,8 @@ def fixed_batches(pairs: list[tuple[list[int], list[int]]], rows: int) -> Iterat
 def updates(model: nn.Module, optimizer: torch.optim.Optimizer, smoothing: float) -> Callable[[Batch], None]:
     def update(batch: Batch) -> None:
         optimizer.zero_grad(set_to_none=True)
-        logits = model(batch.source, batch.target[:, :-1])
+        with torch.autocast("cpu", torch.bfloat16, enabled=PRECISION == "bf16"):
+            logits = model(batch.source, batch.target[:, :-1]).float()
         (smoothed_cross_entropy(logits, batch.target[:, 1:], smoothing) / batch.target_tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -119,6 +123,7 @@ def compare(tsv: Path) -> dict[str, Any]:
         "parameters": ours.parameter_count(),
         "their_rows": rows,
         "turns": {name: [round(rate) for rate in values] for name, values in rates.items()},
+        "precision": PRECISION,
         "torch": torch.__version__,
     }
 

@@ -6,7 +6,7 @@
                                 fast_encoder.onnx and fast_step.onnx for the CPU
     VARIANT/weights.bin         what they share
 
-`read_bundle` believes nothing: every file is there, is listed and has its digest; no path leaves the directory; every
+`read_bundle` trusts nothing: every file is there, is listed and has its digest; no path leaves the directory; every
 graph is an ONNX file whose weights are in the bundle; every field of the manifest has its type.
 
     BundleError          a sentence that names the file
@@ -57,6 +57,7 @@ class Variant:
     graphs: dict[str, Path]
     tolerance: float
     calibration: dict[str, dict[str, Any]]  # product: the range of its input; empty where nothing is quantized
+    measured: dict[str, float] = field(default_factory=dict)  # drift and rates on held-out inputs, at export
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ MANIFEST_FIELDS: dict[str, Any] = {
             "graphs": (dict, str),
             "tolerance": float,
             "calibration": (dict, {"low": float, "high": float, "cached": (list, float)}),
+            "measured": (dict, float),
         },
     ),
     "files": (dict, str),
@@ -96,7 +98,7 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "generation": dict,
     "languages": dict,
 }
-OPTIONAL = ("generation", "languages")  # fields that a manifest may lack
+OPTIONAL = ("measured", "generation", "languages")  # fields that a manifest may lack
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -114,7 +116,9 @@ def read_bundle(directory: Path) -> Bundle:
         graphs = {graph: directory / path for graph, path in variant["graphs"].items()}
         for path in graphs.values():
             _check_graph(path, directory, manifest["files"])
-        variants[name] = Variant(name, graphs, variant["tolerance"], variant["calibration"])
+        variants[name] = Variant(
+            name, graphs, variant["tolerance"], variant["calibration"], variant.get("measured", {})
+        )
     return Bundle(
         directory=directory,
         name=manifest["name"],

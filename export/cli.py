@@ -47,15 +47,13 @@ def verify(parser: ArgumentParser, arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     bundle = read_bundle(options.bundle)
 
-    from export.convert import held_out_sources
-    from export.sample_pairs import sample_pairs
+    from export.samples import read_samples
     from export.verify import verify as find_problems
     from model.checkpoint import load_trained
 
-    trained = load_trained(options.checkpoint) if options.checkpoint else None
-    texts = held_out_sources(sample_pairs(options.checkpoint, trained), trained) if trained else []
-    problems = find_problems(bundle, trained, texts)
+    samples = read_samples(options.checkpoint, load_trained(options.checkpoint)) if options.checkpoint else None
+    problems = find_problems(bundle, samples)
     if problems:
         raise BundleError("\n".join([f"{options.bundle} is not what it should be:", *problems]))
-    against = f", against torch on {len(texts):,} held-out inputs" if trained else ""
+    against = f", against torch on {len(samples.texts):,} held-out inputs" if samples else ""
     print(f"{options.bundle}: {', '.join(bundle.variants)}; nothing is off{against}")

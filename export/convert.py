@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import torch
@@ -17,8 +18,10 @@ from export.builder import Array, WeightStore
 from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
 from export.graphs import sizes_of
-from export.quantize import CALIBRATION_PAIRS, Range, calibrate
-from export.sample_pairs import sample_pairs
+from export.measure import decode, measure
+from export.quantize import Range, calibrate
+from export.runner import Runner
+from export.samples import calibration_pairs, read_samples
 from export.variants import DEFAULT, PRECISIONS, build_variant_graph, graphs_of
 from export.verify import verify
 from export.weights import arrays_of
@@ -27,8 +30,9 @@ from model.checkpoint import TrainedModel
 from model.config import ModelConfig
 from model.tokenizer import BOS, EOS, PAD, UNK
 
+__all__ = ["calibration_pairs", "convert", "describe", "describe_variants", "write_graphs"]
+
 WEIGHTS = "weights.bin"
-HELD_OUT = 1000  # sources that must decode to torch's tokens
 TOKENIZERS = {"source": "tokenizers/source.json", "target": "tokenizers/target.json"}
 
 
@@ -37,28 +41,33 @@ class VerificationError(BundleError):
 
 
 def convert(
-    run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False, samples: Path | None = None
+    run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False, given: Path | None = None
 ) -> Bundle:
     """Write a bundle of a trained run, if it proves to be the same model."""
     trained = checkpoint.load_trained(run)
-    pairs = sample_pairs(run, trained, samples)
-    texts = held_out_sources(pairs, trained)
+    arrays = arrays_of(trained.model)
+    for weight, values in arrays.items():
+        if not np.isfinite(values).all():
+            raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
+    samples = read_samples(run, trained, given)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
-        arrays = arrays_of(trained.model)
         quantized = any(PRECISIONS[variant].quantized for variant in variants)
-        ranges = calibrate(trained.config, arrays, calibration_pairs(pairs, trained)) if quantized else {}
+        ranges = calibrate(trained.config, arrays, samples.calibration) if quantized else {}
+        certificate = make_certificate(trained, samples.texts)
+        described = describe_variants(variants, trained.config, ranges)
         for variant in variants:
             write_graphs(variant, trained.config, arrays, ranges, directory / variant)
-        return describe(
-            run, trained, name, make_certificate(trained, texts), describe_variants(variants, trained.config, ranges)
-        )
+            graphs = {graph: directory / path for graph, path in described[variant]["graphs"].items()}
+            runner = Runner(graphs, sizes_of(trained.config))
+            described[variant]["measured"] = measure(runner, decode(runner, samples), samples, certificate)
+        return describe(run, trained, name, certificate, described)
 
     def prove(bundle: Bundle) -> None:
-        problems = verify(bundle, trained, texts)
+        problems = verify(bundle, samples)
         if problems:
             raise VerificationError(
                 "\n".join(
@@ -77,21 +86,6 @@ def advice(problems: list[str]) -> list[str]:
     return [
         "Only int8 is off: --samples TSV calibrates it on other texts; --precision fp32 writes the f32 variant alone."
     ]
-
-
-def held_out_sources(pairs: list[tuple[str, str]], trained: TrainedModel) -> list[str]:
-    """Distinct sources of the samples that the model can read."""
-    texts = list(dict.fromkeys(source for source, _ in pairs))
-    ids = trained.source.encode_batch(texts)
-    fitting = [text for text, encoded in zip(texts, ids, strict=True) if len(encoded) < trained.config.max_length]
-    return fitting[:HELD_OUT]
-
-
-def calibration_pairs(pairs: list[tuple[str, str]], trained: TrainedModel) -> list[tuple[list[int], list[int]]]:
-    """Evenly spaced samples, as ids, that fit the model."""
-    chosen = pairs[:: max(1, len(pairs) // CALIBRATION_PAIRS)]
-    encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
-    return [(source, target) for source, target in encoded if max(len(source), len(target)) < trained.config.max_length]
 
 
 def write_graphs(

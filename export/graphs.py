@@ -17,7 +17,7 @@ import onnx
 
 from export import signature
 from export.builder import Array, GraphBuilder, WeightStore
-from export.signature import Sizes
+from export.signature import Sizes, padded_width
 from model.config import ModelConfig
 
 LAYER_NORM_EPSILON = 1e-5
@@ -64,7 +64,7 @@ def encoder(p: Parts) -> dict[str, str]:
 
 def full(p: Parts) -> dict[str, str]:
     memory, encoder_weights = p.encode()
-    g, x = p.g, p.embed("target", "target_embedding")
+    g, x = p.g, p.embed("target", "target_embedding", p.config.max_length)
     causal = p.causal_mask()
     decoder_weights, cross_weights = [], []
     for layer in range(p.config.decoder_layers):
@@ -130,7 +130,7 @@ class Parts:
 
     def encode(self) -> tuple[str, list[str]]:
         """source ids (B, S) -> memory (B, S, D), and the attention weights of every layer, (B, H, S, S)"""
-        x, all_weights = self.embed("source", "source_embedding"), []
+        x, all_weights = self.embed("source", "source_embedding", padded_width(self.config.max_length)), []
         self.prepare_source()
         for layer in range(self.config.encoder_layers):
             name = f"encoder.{layer}"
@@ -148,13 +148,13 @@ class Parts:
         q, k, v = self.queries_keys_values(x, name)
         return self.attend(q, k, v, self.source_mask, name)
 
-    def embed(self, ids: str, name: str) -> str:
-        """ids (B, T) at positions 0, 1, ... -> (B, T, D)"""
-        g = self.g
+    def embed(self, ids: str, name: str, width: int) -> str:
+        """ids (B, T) at positions 0, 1, ... -> (B, T, D). T is up to `width`; past max_length there is only padding."""
+        g, positions = self.g, self.weights[f"{name}.positions"]
+        table = g.weight(f"{name}.positions", np.pad(positions, [(0, width - len(positions)), (0, 0)]))
         length = g.op("Shape", ids, start=1, end=2)
-        table = self._array(f"{name}.positions")
-        positions = g.op("Slice", table, g.constant([0]), length, g.constant([0]))  # (T, D)
-        return self._embedding_norm(g.op("Add", self._tokens(ids, name), positions), name)
+        used = g.op("Slice", table, g.constant([0]), length, g.constant([0]))  # (T, D)
+        return self._embedding_norm(g.op("Add", self._tokens(ids, name), used), name)
 
     def embed_at(self, ids: str, positions: str, name: str) -> str:
         """ids (R, 1) at positions (R, 1) -> (R, 1, D)"""

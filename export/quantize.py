@@ -20,7 +20,6 @@ from model.tokenizer import BOS, EOS
 
 WEIGHT_LEVELS = 63
 ACTIVATION_LEVELS = 255
-CALIBRATION_PAIRS = 500
 CACHED = "cached"
 
 
@@ -81,7 +80,7 @@ def calibrate(
     low, high = np.full(len(seen), np.inf), np.full(len(seen), -np.inf)
     cached = [name for name in seen if is_cached(name)]
     most: dict[str, Array] = {name: np.zeros(2 * config.d_model) for name in cached}
-    for source, target in pairs[:CALIBRATION_PAIRS]:
+    for source, target in pairs:
         feeds = {
             "source": np.array([[*source, EOS]]),
             "source_length": np.array([len(source) + 1]),

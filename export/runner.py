@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from export import signature
-from export.signature import LEAST_WIDTH, Sizes
+from export.signature import LEAST_WIDTH, Sizes, padded_width
 from model.tokenizer import EOS, PAD
 
 NEW_SLOTS = 32  # by which a full KV cache grows
@@ -38,19 +38,24 @@ class Runner:
         other.kind = "fast_"
         return other
 
-    def run(self, graph: str, feeds: Feeds) -> Feeds:
+    def run(self, graph: str, feeds: Feeds, *wanted: str) -> Feeds:
+        """The outputs whose names begin with one of `wanted`; all of them by default."""
         session = self.sessions[graph]
-        names = [output.name for output in session.get_outputs()]
+        names = [output.name for output in session.get_outputs() if output.name.startswith(wanted or "")]
         return dict(zip(names, session.run(names, feeds), strict=True))
 
     def full(self, source: Array, source_length: Array, target: Array) -> Feeds:
-        return self.run("full", {"source": source, "source_length": source_length, "target": target})
+        width = source.shape[1]
+        outputs = self.run("full", {"source": widened(source), "source_length": source_length, "target": target})
+        outputs["encoder_attention"] = outputs["encoder_attention"][..., :width, :width]
+        outputs["cross_attention"] = outputs["cross_attention"][..., :width]
+        return outputs
 
     def stepwise(self, source: Array, source_length: Array, target: Array) -> Array:
         """The log-probabilities of the full pass, (B, T, V), computed token by token with the KV cache."""
         stepper = GraphStepper(self)
         stepper.encode(source, source_length)
-        return np.stack([stepper.run(tokens, k=1)["logprobs"] for tokens in target.T], axis=1)
+        return np.stack([stepper.run(tokens, 1, "logprobs")["logprobs"] for tokens in target.T], axis=1)
 
 
 class GraphStepper:
@@ -65,7 +70,8 @@ class GraphStepper:
 
     def encode(self, source: Array, source_length: Array) -> None:
         """Sources (B, S), padded, and their lengths (B,): one row each."""
-        encoded = self._runner.run(f"{self._kind}encoder", {"source": source, "source_length": source_length})
+        feeds = {"source": widened(source), "source_length": source_length}
+        encoded = self._runner.run(f"{self._kind}encoder", feeds)
         self._position, self._cross = 0, encoded | {"source_length": source_length}
         names = [value.name for value in signature.inputs("step", self._runner.sizes)]
         self._past = {
@@ -73,17 +79,17 @@ class GraphStepper:
         }
 
     def step(self, tokens: Array, k: int) -> tuple[Array, Array]:
-        outputs = self.run(tokens, k)
+        outputs = self.run(tokens, k, "top_")
         return outputs["top_logprobs"], outputs["top_ids"]
 
-    def run(self, tokens: Array, k: int) -> Feeds:
-        """All outputs of the step graph for the next token of each row."""
+    def run(self, tokens: Array, k: int, *wanted: str) -> Feeds:
+        """Append a token to each row: the outputs of the step graph whose names begin with one of `wanted`."""
         if self._position == self._past["self_key_0"].shape[2]:
             self._past = {
                 name: np.pad(value, [(0, 0), (0, 0), (0, NEW_SLOTS), (0, 0)]) for name, value in self._past.items()
             }
         feeds = {"token": tokens, "position": np.full(len(tokens), self._position), "top": np.array([k])}
-        outputs = self._runner.run(f"{self._kind}step", feeds | self._cross | self._past)
+        outputs = self._runner.run(f"{self._kind}step", feeds | self._cross | self._past, "present_", *wanted)
         self._past = {name: outputs[name.replace("self_", "present_")] for name in self._past}
         self._position += 1
         return outputs
@@ -92,6 +98,11 @@ class GraphStepper:
         self._cross, self._past = (
             {name: value[rows] for name, value in held.items()} for held in (self._cross, self._past)
         )
+
+
+def widened(source: Array) -> Array:
+    """Sources (B, S), padded further to a width at which a row has the same bits in every batch."""
+    return np.pad(source, [(0, 0), (0, padded_width(source.shape[1]) - source.shape[1])], constant_values=PAD)
 
 
 def padded(rows: list[list[int]], pad: int) -> tuple[Array, Array]:

@@ -3,7 +3,8 @@
 A dynamic axis has a name, a fixed one a size. `{layer}` stands for each decoder layer. Standard library only.
 
     batch       requests                    rows     hypotheses being extended
-    source      tokens of the longest source, with its end token; at least LEAST_WIDTH
+    source      tokens of the longest source, with its end token; at least LEAST_WIDTH, and for the same bits in every
+                batch a multiple of WIDTH_UNIT, up to max_length rounded up to one
     target      tokens of the longest target, with its start token
     past        slots of the KV cache: more than the largest position, or the step fails
     candidates  k of the top-k next tokens
@@ -61,6 +62,7 @@ FREE_AXES = (
     "added_past",
 )
 LEAST_WIDTH = 2  # of the axis source: for a single query another kernel runs, which rounds differently
+WIDTH_UNIT = 4  # standard operators compute the last columns of other widths by a kernel that rounds differently
 ENCODED = ("batch", "heads", "source", "head")
 MEMORY = ("rows", "heads", "source", "head")
 PAST = ("rows", "heads", "past", "head")
@@ -135,6 +137,11 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
     "fast_step": (STEP[0], (*STEP[1], *KEPT)),
 }  # fmt: skip
 REQUIRED = ("encoder", "step", "full", "merge")  # the fast graphs are optional: see export.fast.can_be_fast
+
+
+def padded_width(source_tokens: int) -> int:
+    """The width of a batch of sources, from the tokens of its longest."""
+    return -(-max(source_tokens, LEAST_WIDTH) // WIDTH_UNIT) * WIDTH_UNIT
 
 
 def inputs(graph: str, sizes: Sizes) -> list[Value]:

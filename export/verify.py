@@ -1,81 +1,137 @@
 """Proof that a bundle's graphs are the torch model: every problem found, each with its worst position.
 
+Every bound is in the code (export/variants.py, export/compare.py); the manifest's own may only be tighter.
+
+facts         the manifest's sizes, special ids, limits and tokenizers are the checkpoint's
+tolerance     the manifest allows no more drift than this version does
 interface     names, element types and axes of every graph are those of the table
-weights       every stored weight is the checkpoint's
-values        log-probabilities and attention, over batches, lengths and paddings, whole and token by token
 rows          a row gets the same bits alone, in a batch of any composition, and padded
-decoding      greedy and beam 4 give torch's tokens on held-out inputs
-certificate   its replay stays within the tolerance
+merge         rows of two tensors are picked, cut and padded as numpy does it
+certificate   its samples can be served, are torch's own answers, and their replay stays within the tolerance
+graphs        every node, attribute and weight of every graph is what this version builds from the checkpoint
+calibration   the ranges are those of the checkpoint's calibration pairs
+values        over batches, lengths and paddings, whole and token by token: torch's in f32 and f16, and in int8
+              those of the int8 reference
+decoding      greedy and beam 4 give torch's tokens on held-out inputs, but for the share that a precision may differ on
+measured      the rates in the manifest are those found
 """
 
 from __future__ import annotations
 
-import copy
-import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import onnx
-import torch
-from onnx import numpy_helper
 
 from export import certificate, signature
-from export.bundle import Bundle, Variant
-from export.quantize import Range
-from export.runner import Array, GraphStepper, Runner, padded
-from export.sample_pairs import answer_limit
-from export.variants import PRECISIONS, build_variant_graph
+from export.bundle import LEAST_WIDTH, Bundle, Variant
+from export.compare import check_int8_values, check_values, random_inputs, worst
+from export.graphs import sizes_of
+from export.measure import check_measured, decode, measure
+from export.quantize import Range, calibrate
+from export.runner import Runner
+from export.same_graphs import check_graphs
+from export.samples import Ids, Samples
+from export.variants import PRECISIONS
 from export.weights import arrays_of
+from model import tokenizer
 from model.checkpoint import TrainedModel
-from model.decode import decode_all, decode_sources
-from model.tokenizer import BOS, EOS, PAD
-from model.transformer import AttentionWeights, Transformer
+from model.tokenizer import BOS, EOS, PAD, UNK
 
-BEAM = 4
+RANGE_SLACK = 1e-3  # of a range, by which another processor may calibrate otherwise
 SEED = 1
-ROUNDING = 4  # times torch's own distance between f32 and f64 is no difference
-FIRST_REAL_ID = EOS + 1
-IMPOSSIBLE = -1000.0  # log-probabilities below are one and the same: classes that a bias forbids, in any rounding
 
 
-def verify(bundle: Bundle, trained: TrainedModel | None, texts: list[str]) -> list[str]:
-    """All that is wrong with a bundle; against torch where a model is given. `texts` are held-out sources."""
-    problems: list[str] = []
+def verify(bundle: Bundle, samples: Samples | None = None) -> list[str]:
+    """All that is wrong with a bundle; against torch where the samples of its run, which hold the model, are given."""
+    trained = samples.trained if samples else None
+    if trained and bundle.sizes != sizes_of(trained.config):
+        return [f"facts: the bundle is of {bundle.sizes}, and the checkpoint of {sizes_of(trained.config)}"]
+    held = certificate.check_certificate(bundle.certificate, bundle.sizes.max_length, trained)
+    problems = [f"certificate: {problem}" for problem in _guarded("its samples", held)]
+    if trained:
+        problems += _guarded("facts", check_facts(bundle, trained))
     for variant in bundle.variants.values():
-        try:
-            plain = Runner(variant.graphs, bundle.sizes, plain=True)
-            runners = {variant.name: plain}
-            if "fast_step" in variant.graphs:
-                runners[f"{variant.name} fast"] = plain.fast()
-        except Exception as error:  # onnxruntime raises its own kinds, with no common base
-            problems.append(f"{variant.name}: onnxruntime cannot load it: {error}")
-            continue
-        problems += [f"{variant.name} {problem}" for problem in check_interface(plain, variant.name)]
-        if trained is not None:
-            problems += [f"{variant.name} {problem}" for problem in check_weights(variant, trained)]
-        for name, runner in runners.items():
-            problems += [f"{name} {problem}" for problem in _of_runner(bundle, variant, runner, trained, texts)]
+        problems += [f"{variant.name} {problem}" for problem in _of_variant(bundle, variant, samples)]
     return problems
 
 
+def _of_variant(bundle: Bundle, variant: Variant, samples: Samples | None) -> Iterator[str]:
+    if variant.name not in PRECISIONS:
+        yield f"is no precision that this version can verify; it knows {', '.join(PRECISIONS)}"
+        return
+    precision = PRECISIONS[variant.name]
+    if not variant.tolerance <= precision.tolerance:
+        allowed = precision.tolerance
+        yield f"tolerance: the manifest allows a drift of {variant.tolerance:g}, and this version {allowed:g}"
+    if samples:
+        yield from _guarded("graphs", check_graphs(variant, samples.trained))
+        if precision.quantized:
+            yield from _guarded("calibration", check_calibration(variant, samples))
+    try:
+        plain = Runner(variant.graphs, bundle.sizes, plain=True)
+    except Exception as error:  # onnxruntime raises its own kinds, with no common base
+        yield f"onnxruntime cannot load it: {error}"
+        return
+    yield from check_interface(plain, variant.name)
+    yield from _guarded("merge", check_merge(plain, precision.real))
+    runners = {"": plain} | ({"fast ": plain.fast()} if "fast_step" in variant.graphs else {})
+    for number, (name, runner) in enumerate(runners.items()):
+        served = number == len(runners) - 1  # on a CPU
+        for problem in _of_runner(bundle, variant, runner, samples, served):
+            yield f"{name}{problem}"
+
+
 def _of_runner(
-    bundle: Bundle, variant: Variant, runner: Runner, trained: TrainedModel | None, texts: list[str]
+    bundle: Bundle, variant: Variant, runner: Runner, samples: Samples | None, served: bool
 ) -> Iterator[str]:
     precision = PRECISIONS[variant.name]
-    checks = {
-        "rows": check_rows(runner, precision.row_distance),
-        "certificate": check_certificate(bundle.certificate, runner, variant.tolerance),
-    }
-    if trained is not None:
-        checks["decoding"] = check_decoding(runner, trained, texts, precision.differing)
-        if not precision.quantized:  # random inputs are nothing that ranges were calibrated for
-            checks["values"] = check_values(runner, trained, variant.tolerance)
-    for name, check in checks.items():
-        try:
-            yield from check
-        except Exception as error:  # a graph that fails to run is a problem like any other
-            yield f"{name}: onnxruntime fails: {str(error).splitlines()[0]}"
+    yield from _guarded("rows", check_rows(runner, precision.row_distance))
+    yield from _guarded("certificate", check_drift(bundle, runner, precision.tolerance))
+    if samples is None:
+        return
+    answers: dict[int, list[Ids]] = {}
+
+    def check_answers() -> Iterator[str]:
+        answers.update(decode(runner, samples))
+        yield from check_decoding(answers, samples, precision.differing)
+        if served:
+            yield from check_measured(variant.measured, measure(runner, answers, samples, bundle.certificate))
+
+    yield from _guarded("decoding", check_answers())
+    model = samples.trained.model
+    if precision.quantized:
+        pairs = list(zip(samples.sources, answers.get(1, []), strict=False))
+        int8_caches = bool(runner.kind and precision.fast_cache == "int8")
+        values = check_int8_values(
+            runner, variant.graphs, model, variant.calibration, int8_caches, pairs, samples.limit
+        )
+    else:
+        values = check_values(runner, model, precision.tolerance)
+    yield from _guarded("values", values)
+
+
+def _guarded(name: str, check: Iterator[str]) -> Iterator[str]:
+    """The problems of a check; that it cannot run is one of them."""
+    try:
+        yield from check
+    except Exception as error:  # onnxruntime's kinds have no common base, and a bundle's content can break any check
+        reason = next(iter(str(error).splitlines()), "")
+        yield f"{name}: the check cannot run: {type(error).__name__}: {reason}"
+
+
+def check_facts(bundle: Bundle, trained: TrainedModel) -> Iterator[str]:
+    limit = trained.config.max_length
+    special_ids = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
+    limits = {"max_source_length": limit - 1, "max_target_length": limit}
+    for name, found, expected in (
+        ("special_ids", bundle.special_ids, special_ids),
+        ("limits", bundle.limits, limits),
+    ):
+        if found != expected:
+            yield f"facts: {name} are {found}, and the checkpoint's {expected}"
+    for side, expected_tokenizer in (("source", trained.source), ("target", trained.target)):
+        if tokenizer.load(bundle.tokenizers[side]).to_str() != expected_tokenizer.to_str():
+            yield f"facts: the {side} tokenizer is not the checkpoint's"
 
 
 def check_interface(runner: Runner, variant: str) -> Iterator[str]:
@@ -107,138 +163,73 @@ def check_interface(runner: Runner, variant: str) -> Iterator[str]:
                     yield f"{graph}: {side} {value.name} has {len(have.shape)} axes, not {len(shape)}"
 
 
-def check_weights(variant: Variant, trained: TrainedModel) -> Iterator[str]:
-    arrays = arrays_of(trained.model)
-    ranges = {name: Range(**values) for name, values in variant.calibration.items()}
-    seen: set[str] = set()
-    for graph, path in variant.graphs.items():
-        wanted = initializers(build_variant_graph(variant.name, graph, trained.config, arrays, ranges))
-        stored = initializers(onnx.load(str(path)))
-        for name in sorted((wanted.keys() | stored.keys()) - seen):
-            seen.add(name)
-            if name not in stored or name not in wanted:
-                yield f"{graph}: weight {name} is {'missing' if name not in stored else 'not of the model'}"
-            elif stored[name].shape != wanted[name].shape:
-                yield f"{graph}: weight {name} has shape {stored[name].shape}, not {wanted[name].shape}"
-            elif not np.array_equal(stored[name], wanted[name]):
-                yield f"{graph}: weight {name} is not the checkpoint's: {worst(stored[name], wanted[name])}"
-
-
-def check_values(runner: Runner, trained: TrainedModel, tolerance: float) -> Iterator[str]:
-    limit = runner.sizes.max_length
-    grid = [([1], 1), ([limit], limit), ([1, limit, 3], 2), ([5, 2, 7, 7, 1], 9), ([3] * 16, min(13, limit))]
-    exact = copy.deepcopy(trained.model).double()
-    for lengths, target_length in grid:
-        at = f"at batch {len(lengths)}, source lengths {min(lengths)} to {max(lengths)}, target length {target_length}"
-        source, source_length, target = random_inputs(runner.sizes, [min(n, limit) for n in lengths], target_length)
-        expected = torch_answers(trained.model, source, target)
-        allowed = max(tolerance, ROUNDING * own_rounding(exact, source, target, expected))
-        found = runner.full(source, source_length, target)
-        found["logprobs token by token"] = runner.stepwise(source, source_length, target)
-        expected["logprobs token by token"] = expected["logprobs"]
-        real = (np.arange(source.shape[1]) < source_length[:, None])[:, None, None, :, None]
-        for name, value in expected.items():
-            have = np.maximum(found[name], IMPOSSIBLE)
-            if have.shape != value.shape:
-                yield f"{name} has shape {have.shape}, not {value.shape}, {at}"
-                continue
-            if name == "encoder_attention":  # padded queries say nothing
-                have, value = np.where(real, have, 0), np.where(real, value, 0)
-            if not np.abs(have - value).max() <= allowed:
-                swapped = swapped_heads(have, value) if name.endswith("attention") else ""
-                yield f"{name} is off {at}: {worst(have, value)}{swapped}"
-
-
 def check_rows(runner: Runner, allowed: float) -> Iterator[str]:
     """Each row of a mixed batch against the same row alone, and against it padded further."""
     sizes, limit = runner.sizes, runner.sizes.max_length
     lengths = [min(n, limit) for n in (3, 9, 1, 14, 6, 14, 2, 30)]
-    source, source_length, target = random_inputs(sizes, lengths, min(7, limit))
-    together = runner.stepwise(source, source_length, target)
-    whole = runner.full(source, source_length, target)["logprobs"]
+    batch = random_inputs(sizes, lengths, min(7, limit))
+    together = runner.stepwise(batch.source, batch.source_length, batch.target)
+    whole = runner.full(batch.source, batch.source_length, batch.target)["logprobs"]
     for row, length in enumerate(lengths):
         for name, wide in (("alone", length), ("alone and padded", min(limit, 2 * length + 5))):
-            mine = np.full((1, wide), PAD)
-            mine[0, :length] = source[row, :length]
-            one = (mine, source_length[row : row + 1], target[row : row + 1])
-            for way, batch, single in (
+            mine = np.full((1, max(LEAST_WIDTH, wide)), PAD)
+            mine[0, :length] = batch.source[row, :length]
+            one = (mine, batch.source_length[row : row + 1], batch.target[row : row + 1])
+            for way, many, single in (
                 ("token by token", together, runner.stepwise(*one)),
                 ("whole", whole, runner.full(*one)["logprobs"]),
             ):
-                if not np.abs(batch[row] - single[0]).max() <= allowed:
+                if not np.abs(many[row] - single[0]).max() <= allowed:
                     yield (
                         f"rows: a row of {length} source tokens {name} is not what it is in a batch of "
-                        f"{len(lengths)}, {way}: {worst(single[0], batch[row])}"
+                        f"{len(lengths)}, {way}: {worst(single[0], many[row])}"
                     )
 
 
-def check_decoding(runner: Runner, trained: TrainedModel, texts: list[str], allowed: float) -> Iterator[str]:
-    sources = trained.source.encode_batch(texts)
-    for beam_size in (1, BEAM):
-        stepper = GraphStepper(runner)
-        stepper.max_length = answer_limit(sources, stepper.max_length)
-        wanted = decode_all(trained.model, sources, beam_size, max_length=stepper.max_length)
-        found = decode_sources(stepper, sources, beam_size)
+def check_merge(runner: Runner, real: str) -> Iterator[str]:
+    rng, sizes = np.random.default_rng(SEED), runner.sizes
+    held = rng.normal(size=(3, sizes.heads, 5, sizes.head)).astype(real)
+    added = rng.normal(size=(2, sizes.heads, 2, sizes.head)).astype(real)
+    index = np.array([4, 0, 0, 3, 2])
+    for length in (1, 4, 7):
+        expected = np.zeros((5, sizes.heads, length, sizes.head), real)
+        for row, part in enumerate([*held, *added]):
+            expected[row, :, : part.shape[1]] = part[:, :length]
+        feeds = {"held": held, "added": added, "index": index, "length": np.array([length])}
+        found = runner.run("merge", feeds)["merged"]
+        if not np.array_equal(found, expected[index]):
+            yield f"merge: rows of length {length} are not those picked"
+
+
+def check_calibration(variant: Variant, samples: Samples) -> Iterator[str]:
+    """The manifest's ranges against those of the checkpoint's own calibration pairs."""
+    trained = samples.trained
+    expected = calibrate(trained.config, arrays_of(trained.model), samples.calibration)
+    for name in sorted(expected.keys() ^ variant.calibration.keys()):
+        yield f"calibration: {name} is {'missing' if name in expected else 'not of the model'}"
+    for name in expected.keys() & variant.calibration.keys():
+        claimed, found = variant.calibration[name], expected[name]
+        mine, theirs = ([r.low, r.high, *r.cached] for r in (found, Range(**claimed)))
+        if len(mine) != len(theirs):
+            yield f"calibration: {name} has {len(theirs)} values, not {len(mine)}"
+        elif not np.abs(np.subtract(mine, theirs)).max() <= RANGE_SLACK * np.abs(mine).max():
+            yield f"calibration: the range of {name} is not the checkpoint's: {worst(np.array(theirs), np.array(mine))}"
+
+
+def check_decoding(answers: dict[int, list[Ids]], samples: Samples, allowed: float) -> Iterator[str]:
+    texts, target = samples.texts, samples.trained.target
+    for beam_size, found in answers.items():
+        wanted = samples.torch_answers(beam_size)
         wrong = [i for i in range(len(texts)) if wanted[i] != found[i]]
         if len(wrong) > allowed * len(texts):
             i = wrong[0]
-            says, should = trained.target.decode(found[i]), trained.target.decode(wanted[i])
             yield (
                 f"decoding with beam {beam_size} differs from torch on {len(wrong)} of {len(texts)} inputs, "
-                f"first on {texts[i]!r}: {says!r}, not {should!r}"
+                f"first on {texts[i]!r}: {target.decode(found[i])!r}, not {target.decode(wanted[i])!r}"
             )
 
 
-def check_certificate(held: dict[str, Any], runner: Runner, tolerance: float) -> Iterator[str]:
-    found = certificate.drift(held, runner)
+def check_drift(bundle: Bundle, runner: Runner, tolerance: float) -> Iterator[str]:
+    found = certificate.drift(bundle.certificate, runner)
     if not found <= tolerance:
         yield f"certificate: log-probabilities drift by {found:.2g}, over the tolerance of {tolerance:.2g}"
-
-
-def random_inputs(sizes: signature.Sizes, lengths: list[int], target_length: int) -> tuple[Array, Array, Array]:
-    rng = np.random.default_rng(SEED)
-    rows = [[*rng.integers(FIRST_REAL_ID, sizes.source_vocab, n - 1).tolist(), EOS] for n in lengths]
-    source, source_length = padded(rows, PAD)
-    target = rng.integers(FIRST_REAL_ID, sizes.target_vocab, (len(lengths), target_length))
-    target[:, 0] = BOS
-    return source, source_length, target
-
-
-def own_rounding(exact: Transformer, source: Array, target: Array, found: dict[str, Array]) -> float:
-    """How far torch's own f32 is from f64 on these inputs: random tokens at full length are hard on rounding."""
-    return float(np.abs(torch_answers(exact, source, target)["logprobs"] - found["logprobs"]).max())
-
-
-def torch_answers(model: Transformer, source: Array, target: Array) -> dict[str, Array]:
-    weights = AttentionWeights()
-    with torch.inference_mode():
-        logits = model(torch.from_numpy(source), torch.from_numpy(target), weights)
-        return {
-            "logprobs": np.maximum(logits.log_softmax(-1).numpy(), IMPOSSIBLE),
-            "encoder_attention": torch.stack(weights.encoder, 1).numpy(),
-            "decoder_attention": torch.stack(weights.decoder, 1).numpy(),
-            "cross_attention": torch.stack(weights.cross, 1).numpy(),
-        }
-
-
-def initializers(model: onnx.ModelProto) -> dict[str, Array]:
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-
-
-def worst(found: Array, expected: Array) -> str:
-    """Where two arrays are furthest apart, and both values there."""
-    distance = np.nan_to_num(np.abs(found.astype(np.float64) - expected), nan=np.inf)
-    at = np.unravel_index(int(distance.argmax()), distance.shape)
-    place = ", ".join(map(str, at))
-    return f"worst at [{place}], {found[at]:.6g} and not {expected[at]:.6g}"
-
-
-def swapped_heads(found: Array, expected: Array) -> str:
-    """(B, layers, H, T, S): a sentence if some layer's heads are there, but in each other's place."""
-    for layer in range(expected.shape[1]):
-        for a, b in itertools.combinations(range(expected.shape[2]), 2):
-            crossed = np.allclose(found[:, layer, a], expected[:, layer, b], atol=1e-4)
-            straight = np.allclose(found[:, layer, a], expected[:, layer, a], atol=1e-4)
-            if crossed and not straight and np.allclose(found[:, layer, b], expected[:, layer, a], atol=1e-4):
-                return f"; heads {a} and {b} of layer {layer} are swapped"
-    return ""

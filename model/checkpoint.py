@@ -1,4 +1,4 @@
-"""A run on disk: what it is, what it learnt, and what going on from there needs.
+"""A run on disk: its options, its weights, and all that is needed to resume it.
 
     RUN/config.json                  model and training options, what was trained on, versions
     RUN/source.tokenizer.json        and target.tokenizer.json
@@ -8,7 +8,7 @@
     RUN/best-00001000/               the best so far: model.safetensors (averaged), state.json
 
 A released model is the same without the steps: its model.safetensors lies beside config.json.
-Directories are written beside and renamed, so whatever has its final name is whole. Nothing is pickled.
+Directories are written under another name and renamed, so one with its final name is complete. Nothing is pickled.
 """
 
 from __future__ import annotations

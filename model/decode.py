@@ -105,7 +105,7 @@ class _Search:
         for i in np.flatnonzero(ended):
             self._finish(int(source[i]), ids[i].tolist(), float(total[i]) / length**self.penalty)
         live = self._can_win(source, np.where(ended, NEVER, total), length)
-        if not np.array_equal(row[live], np.arange(len(self.source))):
+        if live.any() and not np.array_equal(row[live], np.arange(len(self.source))):
             self.stepper.reorder(row[live])
         self.source, self.sums, self.ids = source[live], total[live], ids[live]
         self.slot = _ranks(self.source)

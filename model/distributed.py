@@ -1,4 +1,4 @@
-"""Data-parallel training: `torchrun` starts the same command several times, and each process takes its share.
+"""Data-parallel training: `torchrun` starts the same command several times, and each process takes some of the rows.
 
 A batch is the same whatever the number of processes: process r of n computes every n-th row of it from row r, and the
 gradients are added up, so n processes compute what one would with the whole batch.
@@ -27,7 +27,7 @@ class World:
 
     @staticmethod
     def join() -> World:
-        """Take one's place among the processes that torchrun started, if it did."""
+        """Join the process group of torchrun; without torchrun, a world of one process."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return World()
@@ -55,7 +55,7 @@ class World:
         if self.size > 1:
             dist.barrier()
 
-    def share_of(self, batch: Batch) -> Batch | None:
+    def rows_of(self, batch: Batch) -> Batch | None:
         """This process's rows of a batch; None where there are fewer rows than processes."""
         mine = batch.rows(slice(self.rank, None, self.size))
         return mine if len(mine.source) else None

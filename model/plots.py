@@ -60,7 +60,7 @@ def plot_positions(out: Path) -> list[Path]:
     for column in range(6, 10):
         axes.plot(encoding[:, column], label=f"column {column}")
     axes.set(xlabel="position", ylabel="value")
-    axes.legend(loc="upper right")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
     curves = _save(figure, out / "position_curves.png")
 
     figure, axes = _canvas(8, 3.2)

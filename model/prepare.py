@@ -100,10 +100,7 @@ def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _check_same_run(plan: Plan) -> None:
-    """A resumed run keeps its model, tokenizers and data; how it is trained may change, and config.json follows.
-
-    Dropout is part of the model's options, but of how it is trained: it may change too.
-    """
+    """A resumed run keeps its model, tokenizers and data; config.json takes over new training options and dropout."""
     if not plan.resume:
         raise UserError(f"{plan.out} holds a run already; add --resume to go on with it, or name another --out.")
     saved = checkpoint.read_config(plan.out)

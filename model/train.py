@@ -149,7 +149,7 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         tokens = sum(batch.target_tokens for batch in batches)
         for batch in batches:
-            mine = self.world.share_of(batch)
+            mine = self.world.rows_of(batch)
             if mine is not None:
                 loss = self._loss(mine.to(self.device))
                 (loss / tokens).backward()

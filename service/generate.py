@@ -22,16 +22,16 @@ from typing import IO, Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from export.bundle import read_bundle
-from service import settings as room
 from service.engine.interface import EngineInterface
 from service.engine.tasks import Finished, Generate, Generated, NewTokens
 from service.errors import InvalidFieldError, QueueFullError, ServiceError
-from service.http.answers import encode, generate_answer
-from service.http.models import Served
+from service.http.models import ServedModel
 from service.http.planning import input_seed, plan_generate
-from service.http.schemas import GenerateRequest, parse
+from service.http.responses import encode, output_content
+from service.http.schemas import GenerateRequest
+from service.http.validation import validate
 from service.info import find_bundle
-from service.settings import Settings
+from service.settings import Settings, flag, read_settings, takes
 
 NOT_OPTIONS = ("inputs", "stream", "timeout_ms")  # fields of POST /v1/generate that have no flag
 SETTINGS = ("bundle", "provider", "precision", "threads", "lanes", "max_rows")
@@ -59,7 +59,7 @@ class Line:
     answer: Generated | Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
-    def hear(self, event: NewTokens | Finished) -> None:
+    def on_event(self, event: NewTokens | Finished) -> None:
         if isinstance(event, Finished):
             self.finish(event.answer)
 
@@ -71,8 +71,8 @@ class Line:
 def generate(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     options, request = read_arguments(parser, arguments)
     given = {name: getattr(options, name) for name in SETTINGS if hasattr(options, name)}
-    settings = room.read_settings(given, os.environ)
-    served = Served(load_engine(settings))
+    settings = read_settings(given, os.environ)
+    served = ServedModel(load_engine(settings))
     try:
         check_options(request, served)
         texts: Iterable[bytes] = [text.encode("utf-8", "surrogateescape") for text in options.texts]
@@ -92,15 +92,15 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
     parser.add_argument("--json", action="store_true", help="one JSON object per line, as in POST /v1/generate")
     for setting in fields(Settings):
         if setting.name in SETTINGS:
-            about = f"{setting.metadata['about']} ({room.takes(setting)})"
-            parser.add_argument(_flag(setting.name), default=argparse.SUPPRESS, metavar="VALUE", help=about)
+            about = f"{setting.metadata['about']} ({takes(setting)})"
+            parser.add_argument(flag(setting.name), default=argparse.SUPPRESS, metavar="VALUE", help=about)
     for name, described in GenerateRequest.model_fields.items():
         if name == "logprobs":
             parser.add_argument("--logprobs", action="store_true", help=f"{described.description}; with --json")
         elif name not in NOT_OPTIONS:
             default = "" if described.default is None else f" (default: {described.default})"
             about = f"{described.description}{default}".replace("%", "%%")
-            parser.add_argument(_flag(name), default=argparse.SUPPRESS, metavar="VALUE", help=about)
+            parser.add_argument(flag(name), default=argparse.SUPPRESS, metavar="VALUE", help=about)
     options = parser.parse_args(arguments)
     if options.logprobs and not options.json:
         raise GenerateUsageError("--logprobs is for --json; a line of text has no place for them.")
@@ -110,7 +110,7 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
         if name in GenerateRequest.model_fields
     }
     try:
-        return options, parse(GenerateRequest, json.dumps({"inputs": "-", **given}).encode())
+        return options, validate(GenerateRequest, {"inputs": "-", **given})
     except ServiceError as error:
         raise GenerateUsageError(_with_flags(error.message)) from None
 
@@ -123,7 +123,7 @@ def load_engine(settings: Settings) -> EngineInterface:
     return engine
 
 
-def check_options(request: GenerateRequest, served: Served) -> None:
+def check_options(request: GenerateRequest, served: ServedModel) -> None:
     """Refuse options that this model cannot honour. An empty text is refused last, so any other complaint is theirs."""
     try:
         _plan(request, served, "", 1)
@@ -133,7 +133,7 @@ def check_options(request: GenerateRequest, served: Served) -> None:
 
 
 def run(
-    served: Served, request: GenerateRequest, texts: Iterable[bytes], out: IO[bytes], name: str, as_json: bool
+    served: ServedModel, request: GenerateRequest, texts: Iterable[bytes], out: IO[bytes], name: str, as_json: bool
 ) -> tuple[int, int]:
     """Answer every text with a line, in order; how many failed, and how many there were."""
     ahead: queue.Queue[Line | BaseException | None] = queue.Queue(_window(served, request))
@@ -194,7 +194,7 @@ class Progress:
 
 
 def _read(
-    served: Served,
+    served: ServedModel,
     request: GenerateRequest,
     texts: Iterable[bytes],
     ahead: queue.Queue[Line | BaseException | None],
@@ -230,7 +230,7 @@ def _submit(engine: EngineInterface, line: Line, stopping: threading.Event) -> N
     assert line.task is not None
     while True:
         try:
-            engine.submit([line.task], line.hear)
+            engine.submit([line.task], line.on_event)
             return
         except QueueFullError:
             if stopping.wait(RETRY_SECONDS):
@@ -250,23 +250,22 @@ def _next(ahead: queue.Queue[Line | BaseException | None], out: IO[bytes]) -> Li
     return line
 
 
-def _plan(request: GenerateRequest, served: Served, text: str, number: int) -> Generate:
+def _plan(request: GenerateRequest, served: ServedModel, text: str, number: int) -> Generate:
     """The task of one text; its seed is the one that it would have in a request with all of them."""
     seed = None if request.seed is None else input_seed(request.seed, number - 1)
     one = request.model_copy(update={"inputs": [text], "seed": seed})
     return plan_generate(one, served, LIMITS)[0]
 
 
-def _window(served: Served, request: GenerateRequest) -> int:
-    """So many texts ahead as the engine lets wait, by their number and by their price."""
+def _window(served: ServedModel, request: GenerateRequest) -> int:
+    """Texts read ahead: as many as the queue holds, by their number and by the most tokens that each may take."""
     rows = max(request.beam_size, request.num_hypotheses)
-    price = served.description.max_source_length + 1 + rows * served.max_target_length
-    waiting: int = served.description.max_queue_requests
-    affordable: int = served.description.max_queue_tokens // price
-    return max(1, min(LINES_AHEAD, waiting, affordable))
+    token_budget = served.description.max_source_length + 1 + rows * served.max_target_length
+    fitting = served.description.max_queue_tokens // token_budget
+    return max(1, min(LINES_AHEAD, served.description.max_queue_requests, fitting))
 
 
-def _text_line(served: Served, line: Line) -> bytes:
+def _text_line(served: ServedModel, line: Line) -> bytes:
     """The hypotheses, tab-separated; a text's own line breaks and tabs become spaces, so that lines stay in step."""
     if not isinstance(line.answer, Generated):
         return b"\n"
@@ -274,10 +273,9 @@ def _text_line(served: Served, line: Line) -> bytes:
     return ("\t".join(re.sub(r"[\r\n\t]", " ", text) for text in texts) + "\n").encode()
 
 
-def _json_line(served: Served, request: GenerateRequest, line: Line) -> bytes:
+def _json_line(served: ServedModel, request: GenerateRequest, line: Line) -> bytes:
     if isinstance(line.answer, Generated) and line.task is not None:
-        (output,) = generate_answer(served, [line.task], [line.answer], request.logprobs)["outputs"]
-        return encode(output) + b"\n"
+        return encode(output_content(served, line.answer, request.logprobs)) + b"\n"
     assert isinstance(line.answer, Exception)
     kind = getattr(line.answer, "type", ServiceError.type)
     return encode({"error": {"type": kind, "message": _complaint(line.answer)}}) + b"\n"
@@ -292,13 +290,9 @@ def _with_flags(message: str) -> str:
     """Fields as their flags, where a name can be nothing but a field's."""
     for name in GenerateRequest.model_fields:
         if "_" in name:
-            message = re.sub(rf"\b{name}\b", _flag(name), message)
+            message = re.sub(rf"\b{name}\b", flag(name), message)
     first = message.split(" ", 1)[0]
     return f"--{message}" if first in GenerateRequest.model_fields else message
-
-
-def _flag(name: str) -> str:
-    return room.flag(name)
 
 
 def _value(text: Any) -> Any:

@@ -50,7 +50,12 @@ def describe_bundle(bundle: Bundle) -> Json:
         "limits": bundle.limits,
         "special_ids": bundle.special_ids,
         "variants": {
-            name: {"bytes": _bytes_of(variant), "tolerance": variant.tolerance, "graphs": sorted(variant.graphs)}
+            name: {
+                "bytes": _bytes_of(variant),
+                "tolerance": variant.tolerance,
+                "graphs": sorted(variant.graphs),
+                "measured": variant.measured,
+            }
             for name, variant in bundle.variants.items()
         },
         "certificate": {
@@ -103,12 +108,25 @@ def _bundle_lines(bundle: Json) -> list[str]:
     for name, variant in bundle["variants"].items():
         tolerance = f"log-probabilities within {variant['tolerance']:g} of torch's"
         lines.append(_row(name, f"{_size(variant['bytes'])}, {tolerance}"))
+        lines += [_row("", line) for line in _measured_lines(variant["measured"])]
     by = f" of torch {certificate['torch']}" if certificate["torch"] else ""
     lines.append(_row("certificate", f"{certificate['samples']} samples{by}"))
     lines.append(
         _row("produced by", ", ".join(f"{name} {value[:16]}" for name, value in bundle["produced_by"].items()))
     )
     return lines
+
+
+def _measured_lines(measured: Json) -> list[str]:
+    """What export measured of a variant beside torch; nothing of a bundle that does not say."""
+    names = ("drift", "differing_greedy", "held_out_inputs", "sequence_error_rate", "torch_sequence_error_rate")
+    if not all(name in measured for name in names):
+        return []
+    drift, differing, inputs, rate, torch_rate = (measured[name] for name in names)
+    return [
+        f"measured: drift {drift:g}; {differing:g} % of {inputs:,} greedy answers differ from torch's",
+        f"sequence error rate {rate:g} %, torch's {torch_rate:g} %",
+    ]
 
 
 def _machine_lines(machine: Json) -> list[str]:

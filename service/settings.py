@@ -25,8 +25,16 @@ class SettingsError(Exception):
         self.sentences, self.exit_code = sentences, exit_code
 
 
-def setting(default: Any, about: str, *, unit: str = "", low: float | None = None, high: float | None = None,
-            choices: tuple[str, ...] = (), secret: bool = False) -> Any:  # fmt: skip
+def setting(
+    default: Any,
+    about: str,
+    *,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
     """A field with what help, documentation and checks need."""
     metadata = {"about": about, "unit": unit, "low": low, "high": high, "choices": choices}
     return field(default=default, repr=not secret, metadata=metadata)
@@ -38,29 +46,45 @@ class Settings:
     host: str = setting("127.0.0.1", "the address to listen on; 0.0.0.0 is every one")
     port: int = setting(8000, "the port to listen on; 0: any free one", low=0, high=65535)
     api_keys: tuple[str, ...] = setting((), "keys, comma-separated; with any, requests must carry one", secret=True)
+    admin_keys: tuple[str, ...] = setting((), "keys that may also reload, comma-separated", secret=True)
     provider: str = setting("auto", "what computes; auto: cuda where it answers", choices=("auto", "cpu", "cuda"))
-    precision: str = setting("auto", "which variant of the bundle; auto: the fastest here",
-                             choices=("auto", "int8", "fp32", "fp16"))  # fmt: skip
+    precision: str = setting(
+        "auto", "which variant of the bundle; auto: the fastest here", choices=("auto", "int8", "fp32", "fp16")
+    )
     threads: int = setting(0, "of computation; 0: as many as the container's processors", low=0, high=1024)
     lanes: int = setting(
         0, "batches decoded side by side on a share of the threads each; 0: 2 where there are as many", low=0, high=64
     )
     max_rows: int = setting(0, "hypotheses computed in one step of a lane; 0: by the memory limit", low=0, high=65536)
     max_queue_requests: int = setting(1024, "texts waiting; over it requests get 429", low=1, high=10**6)
-    max_queue_tokens: int = setting(200_000, "what may wait together, source and possible target tokens; over it 429",
-                                    unit="tokens", low=1, high=10**9)  # fmt: skip
-    max_body_bytes: int = setting(2**20, "of a request, also after decompression; over it 413", unit="bytes",
-                                  low=1024, high=2**30)  # fmt: skip
+    max_queue_tokens: int = setting(
+        200_000,
+        "what may wait together, source and possible target tokens; over it 429",
+        unit="tokens",
+        low=1,
+        high=10**9,
+    )
+    max_body_bytes: int = setting(
+        2**20, "of a request, also after decompression; over it 413", unit="bytes", low=1024, high=2**30
+    )
     max_inputs: int = setting(256, "texts in one request", low=1, high=10**6)
     max_beam_size: int = setting(32, "of beam_size and num_hypotheses", low=1, high=4096)
-    timeout_ms: int = setting(60_000, "the deadline of a request that names none; 0: none", unit="ms",
-                              low=0, high=86_400_000)  # fmt: skip
-    grace_seconds: float = setting(30.0, "for accepted requests to finish, at a stop and after a reload", unit="s",
-                                   low=0, high=86_400)  # fmt: skip
+    timeout_ms: int = setting(
+        60_000, "the deadline of a request that names none; 0: none", unit="ms", low=0, high=86_400_000
+    )
+    grace_seconds: float = setting(
+        60.0, "for accepted requests to finish, at a stop and after a reload", unit="s", low=0, high=86_400
+    )
     keep_alive_seconds: int = setting(75, "before an idle connection is closed", unit="s", low=1, high=86_400)
+    max_connections: int = setting(900, "open at once; over it a connection is answered 503", low=1, high=10**6)
+    header_seconds: float = setting(
+        10.0, "for a connection to send its headers; over it 408", unit="s", low=0.1, high=86_400
+    )
+    body_seconds: float = setting(30.0, "for a request to send its body; over it 408", unit="s", low=0.1, high=86_400)
     log_format: str = setting("text", "of the log on standard error", choices=("text", "json"))
-    log_level: str = setting("info", "the least that is logged; requests are info",
-                             choices=("debug", "info", "warning", "error"))  # fmt: skip
+    log_level: str = setting(
+        "info", "the least that is logged; requests are info", choices=("debug", "info", "warning", "error")
+    )
     log_texts: bool = setting(False, "also log the texts of requests and answers")
 
     def __post_init__(self) -> None:
@@ -111,8 +135,8 @@ def takes(setting_field: Field[Any]) -> str:
     if setting_field.type in ("int", "float"):
         kind = "a whole number" if setting_field.type == "int" else "a number"
         return f"{kind} from {about['low']} to {about['high']}"
-    return {"bundle": "a directory", "api_keys": "keys of visible ASCII characters, comma-separated"}.get(
-        setting_field.name, "a text that is not empty"
+    return {"Path | None": "a directory", "tuple[str, ...]": "keys of visible ASCII characters, comma-separated"}.get(
+        str(setting_field.type), "a text that is not empty"
     )
 
 
@@ -138,7 +162,7 @@ def _parse(setting_field: Field[Any], text: str) -> Any:
 def _problem(setting_field: Field[Any], value: Any, shown: str) -> str | None:
     """What is wrong with a value, as a sentence; a key is never shown."""
     about = setting_field.metadata
-    if setting_field.name == "api_keys":
+    if setting_field.type == "tuple[str, ...]":
         good = all(KEY.fullmatch(key) for key in value)
         return None if good else f"{shown} takes {takes(setting_field)}; one of those given is not."
     good = not about["choices"] or value in about["choices"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
+
+LONG_TEXT = 2000  # characters, from which on encoding lets other Python threads run meanwhile
 
 
 class Tokenizer:
@@ -17,7 +20,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text, without start or end token."""
-        return tuple(self._backend.encode(text).ids)
+        return tuple(self._encode(text).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; start, end and padding say nothing."""
@@ -33,6 +36,10 @@ class Tokenizer:
 
     def unknown_pieces(self, text: str) -> list[str]:
         """The pieces of a text that the vocabulary lacks, in order."""
-        encoding = self._backend.encode(text)
+        encoding = self._encode(text)
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [text[start:stop] for index, (start, stop) in pairs if index == self._unknown]
+
+    def _encode(self, text: str) -> Encoding:
+        """`encode` holds the GIL to its end, `encode_batch` releases it, which costs more than a short text takes."""
+        return self._backend.encode(text) if len(text) <= LONG_TEXT else self._backend.encode_batch([text])[0]

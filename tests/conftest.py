@@ -39,11 +39,15 @@ FOREIGN: list[dict[str, Any]] = [
 
 def make_foreign_model(**changes: Any) -> Transformer:
     """A small model whose norms and biases are not those of a fresh one."""
-    model = make_model(**changes)
+    return with_random_biases(make_model(**changes))
+
+
+def with_random_biases(model: Transformer) -> Transformer:
+    """The model with biases and norms that are not 0 and 1, so that a forgotten one shows."""
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter += 0.2 * torch.randn(parameter.shape)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
     return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from export.graphs import sizes_of
 from export.quantize import calibrate
 from export.weights import arrays_of
 from model import tokenizer
-from model.reference import greedy, next_logprobs
+from model.reference import Hypothesis, greedy, next_logprobs
 from model.tokenizer import BOS, EOS, PAD, UNK
 from model.transformer import Transformer
 from service.engine.engine import Engine, EngineSettings
+from service.engine.observer import EngineObserver
 from service.engine.tasks import Distribution, Finished, Generate, Generated, NewTokens, Options
 
 LETTERS = "abcdefghi"  # ids 4 to 12 of the source
@@ -26,8 +26,13 @@ LONG = Options(max_length=64, min_length=64)
 SOURCES = [[4, 5, 6], [9], [12, 11, 10, 9, 8, 7, 6, 5], [5] * 12]
 
 
-def make_bundle(model: Transformer, out: Path, variants: tuple[str, ...] = ("fp32", "int8")) -> Bundle:
-    """A bundle of a model with the vocabularies of tests/conftest.py, certified by torch, not verified."""
+def make_bundle(
+    model: Transformer, out: Path, variants: tuple[str, ...] = ("fp32", "int8"), sample_length: int = 12
+) -> Bundle:
+    """A bundle of a model with the vocabularies of tests/conftest.py, certified by torch, not verified.
+
+    `sample_length` is the most tokens of an answer in the certificate.
+    """
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
@@ -48,7 +53,7 @@ def make_bundle(model: Transformer, out: Path, variants: tuple[str, ...] = ("fp3
             "limits": {"max_source_length": limit - 1, "max_target_length": limit},
             "tokenizers": TOKENIZERS,
             "variants": described,
-            "certificate": {"samples": [_sample(model, source) for source in SOURCES]},
+            "certificate": {"samples": [make_sample(model, source, sample_length) for source in SOURCES]},
             "produced_by": {"attendant": "test"},
         }
 
@@ -56,31 +61,35 @@ def make_bundle(model: Transformer, out: Path, variants: tuple[str, ...] = ("fp3
     return read_bundle(out)
 
 
-def _sample(model: Transformer, source: list[int]) -> dict[str, Any]:
-    found = greedy(model, source, max_length=12)
+def make_sample(model: Transformer, source: list[int], max_length: int) -> dict[str, Any]:
     return {
         "source_ids": source,
-        "greedy": {"ids": list(found.ids), "logprobs": list(found.logprobs), "finish_reason": found.finish_reason},
+        "greedy": make_answer(greedy(model, source, max_length=max_length)),
         "next_token": {"ids": [4, 5], "logprobs": [next_logprobs(model, source, ())[i] for i in (4, 5)]},
     }
 
 
-def make_engine(bundle: Bundle, **settings: Any) -> Engine:
-    return Engine(bundle, EngineSettings(**{"threads": 1, "precision": "fp32"} | settings))
+def make_answer(found: Hypothesis) -> dict[str, Any]:
+    """An answer of the torch model as a certificate has it."""
+    return {"ids": list(found.ids), "logprobs": list(found.logprobs), "finish_reason": found.finish_reason}
 
 
-def change_manifest(bundle: Bundle, **changes: Any) -> None:
-    """Write other values into a manifest."""
-    path = bundle.directory / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+def make_engine(bundle: Bundle, observer: EngineObserver | None = None, **settings: Any) -> Engine:
+    return Engine(bundle, EngineSettings(**{"threads": 1, "precision": "fp32"} | settings), observer)
+
+
+def finish_all(engine: Engine) -> None:
+    """Decode in this thread until nothing waits or runs."""
+    while engine.count_running() or engine.count_waiting():
+        engine.iteration()
 
 
 def generate(source: list[int], **options: Any) -> Generate:
     return Generate(source=tuple(source), options=Options(**{"max_length": 20} | options))
 
 
-class Heard:
-    """A listener that keeps what it hears."""
+class Callback:
+    """A callback that keeps its events."""
 
     def __init__(self, count: int = 1) -> None:
         self.events: list[NewTokens | Finished] = []
@@ -93,7 +102,7 @@ class Heard:
             self._done.set()
 
     def wait(self) -> dict[int, Any]:
-        """The answers by index, each heard once."""
+        """The answers by index, each callback once."""
         assert self._done.wait(30)
         finished = [event for event in self.events if isinstance(event, Finished)]
         answers = {event.index: event.answer for event in finished}

@@ -34,13 +34,15 @@ from service.engine.tasks import (
     Scored,
     Task,
     Timing,
+    TokenLogprobs,
 )
-from service.errors import CancelledError, DeadlineError, NotReadyError, QueueFullError
+from service.errors import CancelledError, DeadlineError, InvalidFieldError, NotReadyError, QueueFullError
 from service.tokenizer import Tokenizer
 
 SPECIAL = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}
 PHONES = ["AA", "AE", "B", "CH", "D", "EH", "F", "G", "HH", "IY", "K", "L", "M", "N", "OW", "P", "R", "S", "T", "UW"]
 TIMING = Timing(0.001, 0.002, 0.003)
+MAX_ROWS, MAX_QUEUE_TOKENS = 64, 200_000
 POLL = 0.002  # seconds between looks at deadlines
 
 
@@ -85,8 +87,9 @@ class Job:
     on_event: EventCallback
     deadline: float | None
     ids: Ids
-    told: int = 0
+    emitted: int = 0  # tokens
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
 class FakeEngine:
@@ -101,7 +104,10 @@ class FakeEngine:
         self.failure: Exception | None = None  # every task fails with it
         self.failures: dict[Ids, Exception] = {}  # the tasks of a source fail with it
         self.refusal: Exception | None = None  # submit raises it
+        self.paused: set[Ids] = set()  # sources whose tasks do not even begin, until resumed
         self.submitted: list[Task] = []
+        self.submissions = 0
+        self._most_requests = max_queue_requests
         self.cancelled = 0  # tasks that ended by a cancelled submission
         self.changed = threading.Condition()
         self._jobs: list[Job] = []
@@ -126,14 +132,16 @@ class FakeEngine:
             provider_fallback=None,
             threads=1,
             lanes=1,
-            max_rows=64,
+            max_rows=MAX_ROWS,
             max_queue_requests=self.max_queue_requests,
-            max_queue_tokens=200_000,
+            max_queue_tokens=MAX_QUEUE_TOKENS,
             certificate=CertificateResult(drift=self.drift, tolerance=1e-4, samples=3),
         )
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> FakeSubmission:
         with self.changed:
+            self.submissions += 1
+            self._refuse_oversized(tasks)
             if self.refusal is not None:
                 raise self.refusal
             if self._stop_at is not None:
@@ -146,6 +154,7 @@ class FakeEngine:
                 ids = task.prefix if isinstance(task, Generate) else ()
                 job = Job(submission, index, task, on_event, deadline, ids)
                 job.logprobs = self._score(task.source, ids)
+                job.top_logprobs = [self._top(task, ids[:place]) for place in range(len(ids))]
                 self._jobs.append(job)
             self.changed.notify_all()
             return submission
@@ -166,6 +175,7 @@ class FakeEngine:
     def resume(self) -> None:
         with self.changed:
             self.pause_after = None
+            self.paused = set()
             self.changed.notify_all()
 
     def _run(self) -> None:
@@ -176,7 +186,7 @@ class FakeEngine:
                 for job, outcome in outcomes:
                     if outcome is not None:
                         job.on_event(Finished(job.index, outcome))
-                pause = POLL if self.pause_after is not None else 0
+                pause = POLL if self.paused or self.pause_after is not None else 0
                 if self._jobs or self._stop_at is None:
                     self.changed.wait(pause if self._jobs else None)
 
@@ -191,7 +201,7 @@ class FakeEngine:
             return self.failure or self.failures[job.task.source]
         if job.deadline is not None and time.monotonic() >= job.deadline:
             return self._late(job)
-        if self.pause_after is not None and len(job.ids) >= self.pause_after:
+        if job.task.source in self.paused or (self.pause_after is not None and len(job.ids) >= self.pause_after):
             return None
         if isinstance(job.task, NextToken):
             return self._distribution(job.task)
@@ -203,18 +213,20 @@ class FakeEngine:
         table = self._logprobs(task.source, job.ids, task.options.seed if task.options.samples else 0)
         best = int(table.argmax())
         job.logprobs.append(float(self._logprobs(task.source, job.ids)[best]))
+        job.top_logprobs.append(self._top(task, job.ids))
         if best != SPECIAL["eos"]:
             job.ids = (*job.ids, best)
-        self._tell(job, task)
+        self._emit(job, task)
         if best == SPECIAL["eos"]:
             return self._generated(job, task, "stop")
         return self._generated(job, task, "length") if len(job.ids) >= task.options.max_length else None
 
-    def _tell(self, job: Job, task: Generate) -> None:
-        if task.stream and len(job.ids) > job.told:
-            new = slice(job.told, len(job.ids))
-            job.on_event(NewTokens(job.index, job.ids[new], tuple(job.logprobs[new])))
-            job.told = len(job.ids)
+    def _emit(self, job: Job, task: Generate) -> None:
+        if task.stream and len(job.ids) > job.emitted:
+            new = slice(job.emitted, len(job.ids))
+            top = tuple(job.top_logprobs[new]) if task.top_logprobs else ()
+            job.on_event(NewTokens(job.index, job.ids[new], tuple(job.logprobs[new]), top))
+            job.emitted = len(job.ids)
 
     def _late(self, job: Job) -> Any:
         if isinstance(job.task, Generate) and len(job.ids) > len(job.task.prefix):
@@ -232,7 +244,8 @@ class FakeEngine:
             if number:
                 ids = (*ids[:-1], 4 + number % len(PHONES))
             logprobs = job.logprobs if not number else self._score(task.source, (*ids, SPECIAL["eos"]))
-            yield Hypothesis(ids, tuple(logprobs), sum(logprobs) / len(logprobs) ** penalty, reason)
+            top = tuple(self._top(task, ids[:place]) for place in range(len(logprobs))) if task.top_logprobs else ()
+            yield Hypothesis(ids, tuple(logprobs), sum(logprobs) / len(logprobs) ** penalty, reason, top)
 
     def _distribution(self, task: NextToken) -> Distribution:
         return Distribution(
@@ -242,8 +255,28 @@ class FakeEngine:
     def _score(self, source: Ids, target: Ids) -> list[float]:
         return [float(self._logprobs(source, target[:i])[token]) for i, token in enumerate(target)]
 
+    def _top(self, task: Task, prefix: Ids) -> TokenLogprobs:
+        """The most probable tokens after a prefix, as many as a task asks for."""
+        count = task.top_logprobs if isinstance(task, Generate) else 0
+        if not count:
+            return ()
+        logprobs = self._logprobs(task.source, prefix)
+        best = np.argsort(-logprobs, kind="stable")[:count]
+        return tuple((int(index), float(logprobs[index])) for index in best)
+
+    def _refuse_oversized(self, tasks: Sequence[Task]) -> None:
+        """What could not even wait alone, refused as the scheduler does."""
+        if max(task.rows for task in tasks) > MAX_ROWS:
+            raise InvalidFieldError(f"more than {MAX_ROWS} hypotheses at once; ask for fewer.", "beam_size")
+        tokens = sum(task.token_budget for task in tasks)
+        if tokens > MAX_QUEUE_TOKENS or len(tasks) > self._most_requests:
+            raise InvalidFieldError(
+                f"the request could take {tokens:,} tokens in {len(tasks):,} inputs, and the queue holds less.",
+                "inputs",
+            )
+
     def _logprobs(self, source: Ids, prefix: Ids, seed: int = 0) -> Array:
-        """After as many tokens as the source has, the end is likeliest."""
+        """After as many tokens as the source has, the end is most probable."""
         rng = np.random.default_rng([seed, len(source), *source, *prefix])
         logits = rng.normal(size=len(PHONES) + 4).astype(np.float32)
         logits[SPECIAL["eos"]] += 8 if len(prefix) >= len(source) else -8

@@ -51,8 +51,8 @@ class Service:
 
 
 @contextmanager
-def in_process(directory: Path, load: Any = None, **settings: Any) -> Iterator[Service]:
-    engine = FakeEngine(make_bundle(directory))
+def in_process(directory: Path, load: Any = None, source: int = 16, **settings: Any) -> Iterator[Service]:
+    engine = FakeEngine(make_bundle(directory, source=source))
     engine.start()
     registry = CollectorRegistry()
     app = create_app(Settings(**settings), engine, registry, load)

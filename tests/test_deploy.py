@@ -14,8 +14,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.metrics import ENDPOINTS, OUTCOMES, RELOADS, Metrics
+from service.metrics import ENDPOINTS, OUTCOMES, RELOAD_OUTCOMES, Metrics
 from service.settings import Settings
+from tests.fake_engine import FakeEngine, make_bundle
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -36,11 +37,11 @@ QUERIES = [(rule["alert"], rule["expr"]) for rule in ALERTS] + [
 
 
 @pytest.fixture(scope="module")
-def series() -> dict[str, set[str]]:
+def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The names that a scrape finds, with their labels."""
     metrics = Metrics(CollectorRegistry())
-    metrics.model_info("", "", "", fallback=False, tolerance=0.0)
-    metrics.build_info("", "", "")
+    metrics.serving(FakeEngine(make_bundle(tmp_path_factory.mktemp("bundle"))).description, memory_limit=1)
+    metrics.build_info(version="", onnxruntime="", python="")
     families = text_string_to_metric_families(metrics.render()[0].decode())
     return {s.name: {*s.labels, "instance", "job"} for family in families for s in family.samples}
 
@@ -56,7 +57,7 @@ def test_a_query_uses_only_metrics_and_labels_that_exist(where: str, query: str,
 
 @pytest.mark.parametrize(("where", "query"), QUERIES)
 def test_a_query_selects_only_values_that_a_label_can_have(where: str, query: str) -> None:
-    closed = {"endpoint": ENDPOINTS, "outcome": (*OUTCOMES, *RELOADS)}
+    closed = {"endpoint": ENDPOINTS, "outcome": (*OUTCOMES, *RELOAD_OUTCOMES)}
     for label, values in re.findall(r"(endpoint|outcome)(?:=~|!=|!~|=)\"([^\"]*)\"", query):
         assert set(values.split("|")) <= set(closed[label]), where
 

@@ -15,7 +15,6 @@ from export.bundle import Bundle
 from model import reference
 from model.transformer import Transformer
 from service.engine.engine import Engine
-from service.engine.rows import of_like_length
 from service.engine.tasks import (
     Distribution,
     Finished,
@@ -30,7 +29,7 @@ from service.engine.tasks import (
 )
 from service.errors import CancelledError, DeadlineError
 from tests.conftest import make_model
-from tests.engines import LONG, SOURCES, Heard, generate, make_bundle, make_engine, without_timing
+from tests.engines import LONG, SOURCES, Callback, finish_all, generate, make_bundle, make_engine, without_timing
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def test_decoding_without_fast_graphs_is_the_torch_oracles(changes: dict[str, An
     if "fast_step" in bundle.variants["fp32"].graphs:
         del bundle.variants["fp32"].graphs["fast_step"]
     engine = make_engine(bundle)
-    assert not engine._runtimes[0].fast
+    assert not engine._resources.wide.fast
     tasks = [generate(source, beam_size=beam) for source in SOURCES for beam in (1, 4)]
     for task, found in zip(tasks, engine.run(tasks), strict=True):
         assert isinstance(found, Generated)
@@ -117,14 +116,23 @@ def a_task() -> st.SearchStrategy[Task]:
     length = st.integers(4, 24)
     beams = st.builds(
         lambda beam, count, **rest: Options(beam_size=beam, num_hypotheses=min(beam, count), **rest),
-        beam=st.integers(1, 6), count=st.integers(1, 3), length_penalty=st.sampled_from([0.0, 0.7, 1.0]),
-        max_length=length, min_length=st.integers(0, 6), repetition_penalty=st.sampled_from([1.0, 1.3]),
+        beam=st.integers(1, 6),
+        count=st.integers(1, 3),
+        length_penalty=st.sampled_from([0.0, 0.7, 1.0]),
+        max_length=length,
+        min_length=st.integers(0, 6),
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
         no_repeat_ngram_size=st.sampled_from([0, 2]),
-    )  # fmt: skip
+    )
     samples = st.builds(
-        Options, num_hypotheses=st.integers(1, 4), max_length=length, temperature=st.sampled_from([0.7, 1.0]),
-        top_k=st.sampled_from([None, 3]), top_p=st.sampled_from([None, 0.8]), seed=st.integers(0, 99),
-    )  # fmt: skip
+        Options,
+        num_hypotheses=st.integers(1, 4),
+        max_length=length,
+        temperature=st.sampled_from([0.7, 1.0]),
+        top_k=st.sampled_from([None, 3]),
+        top_p=st.sampled_from([None, 0.8]),
+        seed=st.integers(0, 99),
+    )
     return st.one_of(
         st.builds(Generate, source=source, options=beams, prefix=prefix),
         st.builds(Generate, source=source, options=samples, prefix=prefix),
@@ -142,24 +150,23 @@ def test_an_answer_is_the_same_to_the_bit_whatever_else_is_in_flight(
     """Some tasks start together, others join some steps later, and one is given up on the way."""
     shared = engine if precision == "fp32" else int8_engine
     alone = [without_timing(shared.run([task])[0]) for task in tasks]
-    early, heard = data.draw(st.integers(1, len(tasks) - 1)), [Heard(), Heard(), Heard()]
-    shared.submit(tasks[:early], heard[0])
-    given_up = shared.submit([Generate(source=(4, 5), options=LONG)], heard[1])
+    early, callback = data.draw(st.integers(1, len(tasks) - 1)), [Callback(), Callback(), Callback()]
+    shared.submit(tasks[:early], callback[0])
+    given_up = shared.submit([Generate(source=(4, 5), options=LONG)], callback[1])
     for _ in range(late):
-        shared.turn()
-    shared.submit(tasks[early:], heard[2])
+        shared.iteration()
+    shared.submit(tasks[early:], callback[2])
     given_up.cancel()
-    while shared.count_running() or shared.count_waiting():
-        shared.turn()
+    finish_all(shared)
     together = [
         without_timing(event.answer)
-        for listener in (heard[0], heard[2])
+        for listener in (callback[0], callback[2])
         for event in sorted(
             (event for event in listener.events if isinstance(event, Finished)), key=lambda event: event.index
         )
     ]
     assert together == alone
-    assert isinstance(heard[1].events[-1].answer, CancelledError)  # type: ignore[union-attr]
+    assert isinstance(callback[1].events[-1].answer, CancelledError)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -171,11 +178,11 @@ def test_an_answer_is_the_same_to_the_bit_in_any_lane_with_any_number_of_threads
     tasks = [generate(source, beam_size=1 + 3 * (i % 2), max_length=30) for i, source in enumerate(sources)]
     alone = make_engine(bundle, precision=precision)
     wanted = [without_timing(alone.run([task])[0]) for task in tasks]
-    shared, heard = make_engine(bundle, precision=precision, threads=2, lanes=2), Heard(len(tasks))
+    shared, callback = make_engine(bundle, precision=precision, threads=2, lanes=2), Callback(len(tasks))
     assert shared.description.lanes == 2
     shared.start()
-    shared.submit(tasks, heard)
-    answers = heard.wait()
+    shared.submit(tasks, callback)
+    answers = callback.wait()
     shared.close()
     assert [without_timing(answers[i]) for i in range(len(tasks))] == wanted
 
@@ -187,56 +194,43 @@ def test_a_source_much_longer_than_the_others_changes_nothing_for_them(engine: E
     assert [without_timing(together[i]) for i in (0, 2)] == alone
 
 
-def test_sources_are_encoded_in_groups_of_like_length_each_once() -> None:
-    rng = np.random.default_rng(0)
-    lengths = sorted(int(n) for n in rng.integers(1, 60, 50))
-    groups = of_like_length([(4,) * n for n in lengths])
-    assert [len(source) for group in groups for source in group] == lengths
-    for group in groups:
-        tokens = sum(len(source) + 1 for source in group)
-        padded = len(group) * (len(group[-1]) + 1)
-        assert padded <= 1.15 * tokens or tokens - len(group[-1]) - 1 < 24
-
-
 def test_streamed_tokens_are_the_answers(engine: Engine) -> None:
     options = [Options(beam_size=beam, max_length=20) for beam in (1, 4)]
     options += [Options(max_length=20, temperature=1.0, seed=seed) for seed in range(4)]
     tasks = [Generate(source=tuple(SOURCES[2]), options=chosen, stream=True) for chosen in options]
-    heard = Heard(len(tasks))
-    engine.submit(tasks, heard)
-    while engine.count_running() or engine.count_waiting():
-        engine.turn()
-    for index, answer in heard.wait().items():
-        parts = [event for event in heard.events if isinstance(event, NewTokens) and event.index == index]
+    callback = Callback(len(tasks))
+    engine.submit(tasks, callback)
+    finish_all(engine)
+    for index, answer in callback.wait().items():
+        parts = [event for event in callback.events if isinstance(event, NewTokens) and event.index == index]
         best = answer.hypotheses[0]
         assert tuple(token for part in parts for token in part.ids) == best.ids
         assert tuple(value for part in parts for value in part.logprobs) == best.logprobs[: len(best.ids)]
 
 
 def test_greedy_streams_token_by_token(engine: Engine) -> None:
-    heard = Heard()
-    engine.submit([Generate(source=(4, 5), options=LONG, stream=True)], heard)
-    while engine.count_running() or engine.count_waiting():
-        engine.turn()
-    assert [len(event.ids) for event in heard.events if isinstance(event, NewTokens)] == [1] * 64
+    callback = Callback()
+    engine.submit([Generate(source=(4, 5), options=LONG, stream=True)], callback)
+    finish_all(engine)
+    assert [len(event.ids) for event in callback.events if isinstance(event, NewTokens)] == [1] * 64
 
 
 def test_a_deadline_answers_with_the_best_so_far(engine: Engine) -> None:
-    heard = Heard()
-    engine.submit([Generate(source=(4,), options=LONG)], heard, deadline=time.monotonic() + 3600)
+    callback = Callback()
+    engine.submit([Generate(source=(4,), options=LONG)], callback, deadline=time.monotonic() + 3600)
     for _ in range(3):
-        engine.turn()
-    for job in engine._scheduler.running[0]:
+        engine.iteration()
+    for job in engine._lanes[0]._jobs:
         job.deadline = time.monotonic()
-    engine.turn()
-    found = heard.wait()[0].hypotheses[0]
+    engine.iteration()
+    found = callback.wait()[0].hypotheses[0]
     assert found.finish_reason == "deadline"
     assert len(found.ids) == 3
     assert engine.count_running() == 0
 
 
 def test_a_deadline_that_passed_before_anything_was_decoded_is_an_error(engine: Engine) -> None:
-    heard = Heard()
-    engine.submit([Generate(source=(4,), options=LONG)], heard, deadline=time.monotonic() - 1)
-    engine.turn()
-    assert isinstance(heard.wait()[0], DeadlineError)
+    callback = Callback()
+    engine.submit([Generate(source=(4,), options=LONG)], callback, deadline=time.monotonic() - 1)
+    engine.iteration()
+    assert isinstance(callback.wait()[0], DeadlineError)

@@ -10,13 +10,13 @@ import pytest
 
 from export.bundle import Bundle
 from model.transformer import Transformer
-from service.engine import engine as engine_module
-from service.engine.runner import Session
+from service.engine import resources as resources_module
+from service.engine.runner import Runner
 from service.engine.tasks import Generate, Generated
 from service.errors import InvalidFieldError, NotReadyError, QueueFullError, StartError
 from service.hardware import available_cpus
 from tests.conftest import make_model
-from tests.engines import LONG, SOURCES, Heard, change_manifest, generate, make_bundle, make_engine, without_timing
+from tests.engines import LONG, SOURCES, Callback, generate, make_bundle, make_engine, without_timing
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def bundle(model: Transformer, tmp_path_factory: pytest.TempPathFactory) -> Bund
 
 def test_a_full_queue_refuses_all_of_a_request_and_says_when_to_come_again(bundle: Bundle) -> None:
     engine = make_engine(bundle, max_queue_tokens=150)
-    engine.submit([Generate(source=(4,), options=LONG)] * 2, Heard(2))
+    engine.submit([Generate(source=(4,), options=LONG)] * 2, Callback(2))
     with pytest.raises(QueueFullError, match=r"full .* try again in \d+ s") as refused:
-        engine.submit([Generate(source=(4,), options=LONG)], Heard())
+        engine.submit([Generate(source=(4,), options=LONG)], Callback())
     assert refused.value.retry_after >= 1
     assert engine.count_waiting() == 2
 
@@ -41,9 +41,9 @@ def test_a_full_queue_refuses_all_of_a_request_and_says_when_to_come_again(bundl
 def test_what_could_never_fit_is_refused_for_good(bundle: Bundle) -> None:
     engine = make_engine(bundle, max_queue_tokens=150, max_rows=4)
     with pytest.raises(InvalidFieldError, match="queue holds 150 tokens"):
-        engine.submit([Generate(source=(4,), options=LONG)] * 3, Heard(3))
+        engine.submit([Generate(source=(4,), options=LONG)] * 3, Callback(3))
     with pytest.raises(InvalidFieldError, match="more than the 4 that this server decodes together"):
-        engine.submit([generate([4], beam_size=5)], Heard())
+        engine.submit([generate([4], beam_size=5)], Callback())
 
 
 def test_more_requests_than_rows_are_all_answered(bundle: Bundle) -> None:
@@ -55,38 +55,38 @@ def test_more_requests_than_rows_are_all_answered(bundle: Bundle) -> None:
 def test_closing_finishes_what_was_accepted(bundle: Bundle) -> None:
     engine = make_engine(bundle)
     engine.start()
-    heard = Heard(8)
-    engine.submit([Generate(source=(4,), options=LONG)] * 8, heard)
+    callback = Callback(8)
+    engine.submit([Generate(source=(4,), options=LONG)] * 8, callback)
     engine.close(grace=30)
-    assert all(isinstance(answer, Generated) for answer in heard.wait().values())
+    assert all(isinstance(answer, Generated) for answer in callback.wait().values())
     with pytest.raises(NotReadyError):
-        engine.submit([generate([4])], Heard())
+        engine.submit([generate([4])], Callback())
 
 
 def test_closing_without_grace_fails_what_is_left_and_hangs_nothing(bundle: Bundle) -> None:
     engine = make_engine(bundle, max_rows=1)
-    heard = Heard(50)
-    engine.submit([Generate(source=(4,), options=LONG)] * 50, heard)
+    callback = Callback(50)
+    engine.submit([Generate(source=(4,), options=LONG)] * 50, callback)
     engine.start()
     engine.close()
-    answers = heard.wait()
+    answers = callback.wait()
     assert sorted(answers) == list(range(50))
     assert any(isinstance(answer, NotReadyError) for answer in answers.values())
 
 
 def test_a_step_that_fails_fails_its_requests_and_no_others(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(bundle)
-    real, broken = Session.step, Heard(2)
+    real, broken = Runner.step, Callback(2)
 
     def fail(*_: Any) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(Session, "step", fail)
+    monkeypatch.setattr(Runner, "step", fail)
     engine.submit([generate([4])] * 2, broken)
     engine.start()
     assert {type(answer).__name__ for answer in broken.wait().values()} == {"ServiceError"}
-    monkeypatch.setattr(Session, "step", real)
-    fine = Heard()
+    monkeypatch.setattr(Runner, "step", real)
+    fine = Callback()
     engine.submit([generate([4])], fine)
     assert isinstance(fine.wait()[0], Generated)
     engine.close()
@@ -97,8 +97,8 @@ def test_after_a_step_that_failed_in_the_graph_the_next_request_gets_its_own_ans
 ) -> None:
     """On graphs whose caches are new tensors at every step, so that what was bound for the failed one is stale."""
     engine = make_engine(make_bundle(make_model(seed=3, score="additive"), tmp_path / "bundle", ("fp32",)))
-    wanted, broken, fine = without_timing(engine.run([generate(SOURCES[2])])[0]), Heard(), Heard()
-    step = engine._runtimes[0].step
+    wanted, broken, fine = without_timing(engine.run([generate(SOURCES[2])])[0]), Callback(), Callback()
+    step = engine._resources.wide.step
 
     def fail(_: Any) -> None:
         monkeypatch.undo()
@@ -122,9 +122,9 @@ def test_many_threads_each_get_their_own_answers(bundle: Bundle) -> None:
 
     def client(first: int) -> None:
         for i in range(first, len(tasks), 4):
-            heard = Heard()
-            engine.submit([tasks[i]], heard)
-            found[i] = without_timing(heard.wait()[0])
+            callback = Callback()
+            engine.submit([tasks[i]], callback)
+            found[i] = without_timing(callback.wait()[0])
 
     threads = [threading.Thread(target=client, args=(first,)) for first in range(4)]
     for thread in threads:
@@ -135,25 +135,10 @@ def test_many_threads_each_get_their_own_answers(bundle: Bundle) -> None:
     assert [found[i] for i in range(len(tasks))] == wanted
 
 
-def test_a_bundle_that_drifts_from_its_certificate_does_not_start(model: Transformer, tmp_path: Path) -> None:
-    bundle = make_bundle(model, tmp_path / "bundle", ("fp32",))
-    bundle.certificate["samples"][1]["greedy"]["logprobs"][0] -= 0.01
-    with pytest.raises(StartError, match=r"fails its certificate on this machine: .* off by 0\.01"):
-        make_engine(bundle)
-
-
-def test_a_certificate_that_makes_no_sense_does_not_start(model: Transformer, tmp_path: Path) -> None:
-    bundle = make_bundle(model, tmp_path / "bundle", ("fp32",))
-    bundle.certificate["samples"][0]["next_token"] = {"ids": [99], "logprobs": [0.0]}
-    with pytest.raises(StartError, match="certificate cannot be read"):
-        make_engine(bundle)
-    change_manifest(bundle)
-
-
 def test_a_memory_limit_too_small_for_one_hypothesis_is_a_sentence(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "memory_limit", lambda: 40_000)
+    monkeypatch.setattr(resources_module, "memory_limit", lambda: 40_000)
     with pytest.raises(StartError, match=r"memory limit of 0 MB is too small .* one hypothesis .* beside the model"):
         make_engine(bundle)
 
@@ -163,10 +148,10 @@ def test_the_threads_asked_for_are_taken_and_else_no_more_than_there_are(bundle:
     assert 1 <= make_engine(bundle, threads=0).description.threads <= available_cpus()
 
 
-def test_a_session_that_was_probed_answers_as_one_that_was_not(bundle: Bundle) -> None:
+def test_a_runner_that_was_probed_answers_as_one_that_was_not(bundle: Bundle) -> None:
     engine, task = make_engine(bundle), generate([4, 5, 6], beam_size=3)
     before = without_timing(engine.run([task])[0])
-    assert engine._lanes[0]._session.probe() > 0
+    assert engine._lanes[0]._runner.probe() > 0
     assert without_timing(engine.run([task])[0]) == before
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,52 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.beam import GenerateSearch, repeating
-from service.engine.engine import make_search
-from service.engine.sampling import SampleSearch, nucleus, uniform
-from service.engine.search import Row, Special, agreed
-from service.engine.tasks import Generate, Hypothesis, NextToken, Options, Score
-
-SPECIAL = Special(pad=0, bos=1, eos=2)
-VOCABULARY = 6
-Table = Callable[[tuple[int, ...]], np.ndarray]
-
-
-def table(seed: int, vocabulary: int = VOCABULARY) -> Table:
-    """The log-probabilities after any prefix: a function of the seed and the prefix alone."""
-
-    def logprobs(prefix: tuple[int, ...]) -> np.ndarray:
-        rng = np.random.default_rng([seed, *prefix])
-        logits = rng.normal(size=vocabulary) * 2
-        return (logits - np.log(np.exp(logits).sum())).astype(np.float32)
-
-    return logprobs
-
-
-def row(values: np.ndarray, top: int) -> Row:
-    order = np.argsort(-values, kind="stable")[:top]
-    return Row(order.tolist(), values[order].tolist(), values)
-
-
-def run(search: Any, logprobs: Table, extra: int = 0) -> list[list[int]]:
-    """Drive a search to its end; the tokens that were certain after each step."""
-    certain = []
-    while not search.done:
-        top = min(search.wanted() + extra, VOCABULARY)
-        before = [list(live.ids) for live in search.live]
-        parents = search.advance([row(logprobs(tuple(ids)), top) for ids in before])
-        for parent, live in zip(parents, search.live, strict=False):
-            assert live.ids[:-1] == before[parent]
-        if isinstance(search, GenerateSearch):
-            sure = search.certain()
-            certain.append([] if sure is None else sure.ids)
-    return certain
-
-
-def generate(logprobs: Table, prefix: tuple[int, ...] = (), extra: int = 0, **options: Any) -> tuple[Hypothesis, ...]:
-    search = make_search(SPECIAL, Generate(source=(), prefix=prefix, options=Options(**options)))
-    run(search, logprobs, extra)
-    assert isinstance(search, GenerateSearch)
-    return search.best()
+from service.engine.job import make_search
+from service.engine.search import Live, common_prefix
+from service.engine.tasks import Distribution, Generate, NextToken, Options, Score, Scored
+from tests.tables import NO_TIME, SPECIAL, VOCABULARY, Table, generate, row, run, table
 
 
 def every_hypothesis(logprobs: Table, max_length: int, penalty: float) -> list[tuple[float, tuple[int, ...]]]:
@@ -97,33 +54,78 @@ def test_beam_one_is_greedy(seed: int) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    seed=st.integers(0, 999), beam=st.integers(1, 5), penalty=st.sampled_from([0.0, 1.0]), minimum=st.integers(0, 4),
-    repetition=st.sampled_from([1.0, 0.5, 1.7]), ngram=st.integers(0, 2), length=st.integers(1, 6),
-)  # fmt: skip
+    seed=st.integers(0, 999),
+    beam=st.integers(1, 5),
+    penalty=st.sampled_from([0.0, 1.0]),
+    minimum=st.integers(0, 4),
+    repetition=st.sampled_from([1.0, 0.5, 1.7]),
+    ngram=st.integers(0, 2),
+    length=st.integers(1, 6),
+)
 def test_a_search_needs_no_more_candidates_than_it_asks_for(
     seed: int, beam: int, penalty: float, minimum: int, repetition: float, ngram: int, length: int
 ) -> None:
     options = {
-        "beam_size": beam, "length_penalty": penalty, "min_length": minimum, "max_length": length,
-        "repetition_penalty": repetition, "no_repeat_ngram_size": ngram,
-    }  # fmt: skip
+        "beam_size": beam,
+        "length_penalty": penalty,
+        "min_length": minimum,
+        "max_length": length,
+        "repetition_penalty": repetition,
+        "no_repeat_ngram_size": ngram,
+    }
     assert generate(table(seed), **options) == generate(table(seed), extra=99, **options)
 
 
 @settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 999), beam=st.integers(1, 4), samples=st.booleans())
-def test_a_token_that_was_certain_is_in_the_answer_and_is_never_taken_back(seed: int, beam: int, samples: bool) -> None:
+@given(seed=st.integers(0, 999), beam=st.integers(1, 4), samples=st.booleans(), prefix=st.sampled_from([(), (4, 3)]))
+def test_an_agreed_token_is_in_the_answer_and_is_never_taken_back(
+    seed: int, beam: int, samples: bool, prefix: tuple[int, ...]
+) -> None:
     options = (
         Options(temperature=1.0, num_hypotheses=beam, max_length=7, seed=seed)
         if samples
         else Options(beam_size=beam, max_length=7)
     )
-    search = make_search(SPECIAL, Generate(source=(), options=options))
-    certain = run(search, table(seed))
+    search = make_search(SPECIAL, Generate(source=(), prefix=prefix, options=options, top_logprobs=2))
+    agreed = run(search, table(seed))
     assert isinstance(search, GenerateSearch)
-    answer = list(search.best()[0].ids)
-    for earlier, later in itertools.pairwise([*certain, answer]):
-        assert later[: len(earlier)] == earlier
+    best = search.best()[0]
+    answer = (best.ids, best.logprobs[: len(best.ids)], best.top_logprobs[: len(best.ids)])
+    assert agreed[-1] == answer
+    for earlier, later in itertools.pairwise(agreed):
+        assert all(new[: len(old)] == old for old, new in zip(earlier, later, strict=True))
+
+
+class CountedToken(int):
+    """A token that counts how often any is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedToken.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["beams agree", "beams never agree"])
+def test_finding_the_agreed_tokens_takes_a_few_comparisons_for_each_step(apart: bool) -> None:
+    length, beam = 200, 4
+    search = GenerateSearch(SPECIAL, Generate(source=(), options=Options(beam_size=beam, max_length=length + 1)))
+    CountedToken.compared = 0
+    for step in range(1, length + 1):
+        ids = [[3 + number * apart, *[4] * (step - 1)] for number in range(beam)]
+        search.live = [Live([CountedToken(token) for token in beams], [0.0] * step) for beams in ids]
+        assert search.agreed_length() == (0 if apart else step)
+    assert CountedToken.compared <= 2 * beam * length
+
+
+@pytest.mark.parametrize(("first", "second"), [([4] * 300, [4] * 300), ([4] * 300, [5] * 300), ([4, 5] * 99, [4] * 9)])
+def test_a_common_prefix_is_found_with_each_token_compared_about_once(first: list[int], second: list[int]) -> None:
+    expected = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(second))
+    CountedToken.compared = 0
+    assert common_prefix(list(map(CountedToken, first)), list(map(CountedToken, second))) == expected
+    assert CountedToken.compared <= 2 * len(second)
 
 
 def test_a_reported_score_is_that_of_the_reported_log_probabilities() -> None:
@@ -180,54 +182,60 @@ def test_a_score_is_that_of_every_token_and_the_end() -> None:
     search = make_search(SPECIAL, Score(source=(), target=(3, 5)))
     run(search, table(2))
     tokens = (3, 5, SPECIAL.eos)
-    assert search.logprobs == tuple(float(table(2)(tokens[:i])[t]) for i, t in enumerate(tokens))  # type: ignore[union-attr]
+    result = search.result(NO_TIME)
+    assert result == Scored(tuple(float(table(2)(tokens[:i])[t]) for i, t in enumerate(tokens)), NO_TIME)
 
 
 def test_the_next_token_distribution_is_the_one_after_the_prefix() -> None:
     search = make_search(SPECIAL, NextToken(source=(), prefix=(3, 5)))
     run(search, table(2))
-    np.testing.assert_array_equal(search.distribution, table(2)((3, 5)))  # type: ignore[union-attr]
+    result = search.result(NO_TIME)
+    assert isinstance(result, Distribution)
+    np.testing.assert_array_equal(result.logprobs, table(2)((3, 5)))
+    assert result.prefix_logprobs == (float(table(2)(())[3]), float(table(2)((3,))[5]))
 
 
-def test_samples_follow_the_distribution() -> None:
-    """The first token of 4,000 samples, against softmax(log p / temperature) without padding and start."""
-    values = table(5)(()).astype(np.float64)
-    shares = np.exp(values / 0.8)
-    shares[[SPECIAL.pad, SPECIAL.bos]] = 0
-    shares /= shares.sum()
-    counts = np.zeros(VOCABULARY)
-    for seed in range(4000):
-        options = Options(temperature=0.8, max_length=1, seed=seed)
-        search = SampleSearch(SPECIAL, Generate(source=(), options=options))
-        run(search, table(5))
-        found = search.best()[0]
-        counts[found.ids[0] if found.ids else SPECIAL.eos] += 1
-    assert np.abs(counts / 4000 - shares).max() < 0.03
+def expected_alternatives(logprobs: Table, ids: tuple[int, ...], count: int) -> tuple[tuple[int, float], ...]:
+    values = logprobs(ids)
+    order = sorted(range(VOCABULARY), key=lambda token: (-values[token], token))[:count]
+    return tuple((token, float(values[token])) for token in order)
 
 
-@pytest.mark.parametrize("few", [{"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.6}])
-def test_samples_stay_among_the_likeliest(few: dict[str, Any]) -> None:
-    values = table(5)(()).astype(np.float64)
-    values[[SPECIAL.pad, SPECIAL.bos]] = -np.inf
-    order = np.argsort(-values)
-    shares = np.exp(values[order])
-    allowed = set(order[: few.get("top_k", VOCABULARY)].tolist())
-    if "top_p" in few:
-        shares = shares[: few.get("top_k", VOCABULARY)] / shares[: few.get("top_k", VOCABULARY)].sum()
-        allowed &= set(order[: int(np.searchsorted(np.cumsum(shares), few["top_p"])) + 1].tolist())
-    seen = set()
-    for seed in range(200):
-        found = generate(table(5), temperature=1.0, max_length=1, seed=seed, **few)[0]
-        seen.add(found.ids[0] if found.ids else SPECIAL.eos)
-    assert seen == allowed
+@pytest.mark.parametrize("count", [1, 3, VOCABULARY, 99])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam_size": 3, "num_hypotheses": 3},
+        {"beam_size": 2, "repetition_penalty": 1.5, "min_length": 3},
+        {"temperature": 1.0, "num_hypotheses": 3},
+        {"temperature": 1.0, "top_k": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("prefix", [(), (4, 3)], ids=len)
+def test_the_most_probable_tokens_are_recorded_at_every_position(
+    count: int, options: dict[str, Any], prefix: tuple[int, ...]
+) -> None:
+    task = Generate(source=(), prefix=prefix, options=Options(max_length=6, **options), top_logprobs=count)
+    for seed in range(4):
+        search = make_search(SPECIAL, task)
+        run(search, table(seed))
+        assert isinstance(search, GenerateSearch)
+        for found in search.best():
+            tokens = (*found.ids, SPECIAL.eos) if found.finish_reason == "stop" else found.ids
+            assert len(found.top_logprobs) == len(found.logprobs) == len(tokens)
+            for i, top in enumerate(found.top_logprobs):
+                assert top == expected_alternatives(table(seed), tokens[:i], count)
 
 
-def test_a_seed_gives_the_same_samples_and_another_seed_others() -> None:
-    options = {"temperature": 1.5, "num_hypotheses": 4, "max_length": 8}
-    first = generate(table(1), seed=7, **options)
-    assert first == generate(table(1), seed=7, **options)
-    assert first != generate(table(1), seed=8, **options)
-    assert len({hypothesis.ids for hypothesis in first}) > 1
+def test_without_being_asked_for_no_alternatives_are_recorded() -> None:
+    assert generate(table(0), max_length=4)[0].top_logprobs == ()
+
+
+def test_a_row_gives_the_same_tokens_whether_the_graph_has_enough_of_them_or_not() -> None:
+    values = table(1)(())
+    assert row(values, 1).top(4) == row(values, 5).top(4)
 
 
 def test_when_time_is_up_the_best_so_far_is_answered() -> None:
@@ -239,11 +247,14 @@ def test_when_time_is_up_the_best_so_far_is_answered() -> None:
     assert found[0].ids == tuple(max(search.live, key=lambda live: live.total).ids)
 
 
-def test_random_numbers_are_spread_evenly_and_depend_on_every_argument() -> None:
-    numbers = [uniform(seed, stream, step) for seed in range(20) for stream in range(10) for step in range(10)]
-    assert len(set(numbers)) == len(numbers)
-    assert np.histogram(numbers, bins=10, range=(0, 1))[0] == pytest.approx(np.full(10, 200), rel=0.25)
-    assert uniform(-1, 0, 0) != uniform(1, 0, 0)
+@pytest.mark.parametrize("options", [{"beam_size": 2}, {"temperature": 1.0}], ids=str)
+def test_a_prefix_alone_is_no_answer_when_time_is_up(options: dict[str, Any]) -> None:
+    search = make_search(SPECIAL, Generate(source=(), prefix=(4, 3), options=Options(max_length=9, **options)))
+    for ids in ((), (4,)):
+        search.advance([row(table(1)(ids), 5)])
+        assert search.partial_result(NO_TIME) is None
+    search.advance([row(table(1)((4, 3)), 5)])
+    assert search.partial_result(NO_TIME) is not None
 
 
 def test_repeating_tokens_complete_an_n_gram_that_is_there() -> None:
@@ -251,15 +262,3 @@ def test_repeating_tokens_complete_an_n_gram_that_is_there() -> None:
     assert repeating([1, 2, 3], 1) == {1, 2, 3}
     assert repeating([1, 2], 3) == set()
     assert repeating([1, 2, 1], 0) == set()
-
-
-def test_the_nucleus_is_the_fewest_that_reach_the_share() -> None:
-    ids, shares = nucleus(np.array([7, 8, 9]), np.array([0.2, 0.5, 0.3]), 0.5)
-    assert (ids.tolist(), shares.tolist()) == ([8], [0.5])
-    assert nucleus(np.array([7, 8, 9]), np.array([0.2, 0.5, 0.3]), 0.51)[0].tolist() == [8, 9]
-
-
-def test_sequences_agree_on_their_common_prefix() -> None:
-    assert agreed([[1, 2, 3], [1, 2, 4, 5], [1, 2]]) == 2
-    assert agreed([[1], [2]]) == 0
-    assert agreed([[1, 2]]) == 2

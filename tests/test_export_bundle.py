@@ -113,6 +113,7 @@ def test_graphs_share_their_weights(good: Path) -> None:
         (lambda d: edit(d, lambda m: m["sizes"].pop("heads")), r"sizes lacks the field 'heads'"),
         (lambda d: edit(d, lambda m: m.update(colour="red")), r"has a field 'colour'"),
         (lambda d: edit(d, lambda m: m["variants"].clear()), r"lists no variant"),
+        (lambda d: edit(d, lambda m: m["variants"]["fp32"].update(measured={"drift": "low"})), r"drift is 'low', not"),
         (lambda d: edit(d, lambda m: m["files"].update({"../out": "0"})), r"'\.\./out', which is no plain path"),
         (lambda d: edit(d, lambda m: m["files"].update({"/etc/passwd": "0"})), r"no plain path inside"),
         (lambda d: edit(d, lambda m: m["tokenizers"].update(source="nowhere")), r"uses nowhere, which is not among"),

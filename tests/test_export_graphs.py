@@ -19,7 +19,7 @@ from export.weights import arrays_of
 from model.config import CHOICES
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Transformer
-from tests.conftest import FOREIGN, make_foreign_model, make_model
+from tests.conftest import FOREIGN, make_foreign_model, make_model, with_random_biases
 
 GRID = list(itertools.product(*(CHOICES[name] for name in ("score", "positions", "norm", "activation"))))
 SHAPES: list[dict[str, Any]] = [
@@ -126,7 +126,7 @@ def test_what_models_from_elsewhere_have_exports(changes: dict[str, Any]) -> Non
 
 
 def check_choice(**changes: Any) -> None:
-    check_model(make_model(**changes))
+    check_model(with_random_biases(make_model(**changes)))
 
 
 def check_model(model: Transformer) -> None:
@@ -144,6 +144,19 @@ def check_model(model: Transformer) -> None:
 def test_no_length_is_frozen(lengths: list[int], target_length: int) -> None:
     model = make_model()
     check_full(model, lengths, target_length, session(model, "full"))
+
+
+@pytest.mark.parametrize("kind", ["", "fast_"])
+def test_the_longest_source_may_be_padded_to_the_next_width(kind: str) -> None:
+    """max_length is no multiple of the widths that give the same bits in every batch."""
+    model = make_model(max_length=30)
+    encoder = session(model, f"{kind}encoder")
+    source, source_length = sources([30, 3])
+    wide = np.pad(source, [(0, 0), (0, signature.padded_width(30) - 30)], constant_values=PAD)
+    exact = encoder.run(None, {"source": source, "source_length": source_length})
+    for mine, theirs in zip(encoder.run(None, {"source": wide, "source_length": source_length}), exact, strict=True):
+        np.testing.assert_allclose(mine[0, :, :30], theirs[0], atol=1e-5)
+        np.testing.assert_allclose(mine[1, :, :3], theirs[1, :, :3], atol=1e-5)
 
 
 @pytest.mark.parametrize("score", CHOICES["score"])

@@ -48,3 +48,28 @@ def test_service_knows_only_the_bundle_and_nothing_heavy() -> None:
             assert top != "model", path
             assert top not in HEAVY, path
             assert top != "export" or name.startswith("export.bundle"), path
+
+
+def tops(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def test_the_engine_knows_neither_http_nor_asyncio() -> None:
+    for path in files("service/engine"):
+        assert not tops(path) & {"asyncio", "fastapi", "starlette", "uvicorn"}, path
+        assert not [name for name in imports(path) if name.startswith("service.http")], path
+
+
+def test_http_knows_no_tensors_and_of_the_engine_only_its_interface() -> None:
+    seen = ("service.engine.interface", "service.engine.tasks", "service.engine.distributions")
+    loader = {"service.engine.engine", "service.engine.engine.Engine", "service.engine.engine.EngineSettings"}
+    for path in files("service/http"):
+        assert not tops(path) & {"numpy", "onnxruntime"}, path
+        known = {name for name in imports(path) if name.startswith("service.engine") and not name.startswith(seen)}
+        assert known <= (loader if path.name == "app.py" else set()), path
+
+
+def test_only_the_loader_of_the_application_meets_the_real_engine_and_only_when_it_is_called() -> None:
+    tree = ast.parse((ROOT / "service" / "http" / "app.py").read_text(encoding="utf-8"))
+    at_import = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert "service.engine.engine" not in at_import

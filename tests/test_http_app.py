@@ -79,7 +79,7 @@ def test_it_is_alive_while_it_loads_and_ready_once_it_has(loader: Loader) -> Non
 def test_who_runs_it_hears_why_it_could_not_load(error: Exception, loader: Loader) -> None:
     loader.refuse = error
     heard: list[Exception] = []
-    with TestClient(create_app(Settings(), load=loader, failed=heard.append)) as client:
+    with TestClient(create_app(Settings(), load=loader, on_failure=heard.append)) as client:
         wait_for(lambda: heard)
         assert client.get("/readyz").status_code == 503
     assert heard == [error]
@@ -92,7 +92,7 @@ def test_a_closed_application_leaves_no_engine_running(loader: Loader) -> None:
 
 
 def test_a_reload_swaps_the_bundle_and_closes_the_old_engine(loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path / "first", loader, api_keys=("key",)) as service:
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service:
         answer = reload(service, bundle=str(tmp_path / "second"))
         assert (answer.status_code, answer.json()["model"]) == (200, "second")
         assert model(service) == "second"
@@ -102,14 +102,14 @@ def test_a_reload_swaps_the_bundle_and_closes_the_old_engine(loader: Loader, tmp
 
 
 def test_without_a_body_the_configured_bundle_is_reloaded(loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path / "first", loader, api_keys=("key",)) as service:
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service:
         answer = service.client.post("/v1/reload", headers=KEY)
         assert (answer.status_code, answer.json()["model"]) == (200, "configured")
 
 
 @pytest.mark.parametrize("error", [BundleError("x has not its digest."), StartError("it drifts.")])
 def test_a_refused_bundle_leaves_the_old_one_serving(error: Exception, loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path / "first", loader, api_keys=("key",)) as service:
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service:
         loader.refuse = error
         answer = reload(service, bundle="elsewhere")
         assert answer.status_code == 422
@@ -120,7 +120,7 @@ def test_a_refused_bundle_leaves_the_old_one_serving(error: Exception, loader: L
 
 
 def test_a_reload_that_fails_otherwise_is_opaque_and_leaves_the_old_one_serving(loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path / "first", loader, api_keys=("key",)) as service:
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service:
         loader.refuse = RuntimeError("a bug")
         answer = reload(service)
         assert answer.status_code == 500
@@ -129,16 +129,34 @@ def test_a_reload_that_fails_otherwise_is_opaque_and_leaves_the_old_one_serving(
         assert service.registry.get_sample_value("attendant_reloads_total", {"outcome": "refused"}) == 1
 
 
-def test_reloading_over_http_needs_keys(loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path, loader) as service:
-        answer = service.client.post("/v1/reload", json={})
-        assert answer.status_code == 401
-        assert "SIGHUP" in answer.json()["error"]["message"]
+@pytest.mark.parametrize(
+    ("settings", "key", "status", "sentence"),
+    [
+        ({}, "any", 403, "needs admin keys to be set (ATTENDANT_ADMIN_KEYS); the signal SIGHUP reloads too."),
+        ({"api_keys": ("normal",)}, "normal", 403, "needs admin keys to be set"),
+        ({"api_keys": ("normal",), "admin_keys": ("admin",)}, "normal", 403, "This API key may not reload"),
+        ({"api_keys": ("normal",), "admin_keys": ("admin",)}, "admin2", 401, "The admin key is missing or wrong"),
+        ({"admin_keys": ("admin",)}, "", 401, "The admin key is missing or wrong"),
+    ],
+)
+def test_reloading_over_http_needs_an_admin_key(
+    settings: dict[str, Any], key: str, status: int, sentence: str, loader: Loader, tmp_path: Path
+) -> None:
+    with in_process(tmp_path, loader, **settings) as service:
+        answer = service.client.post("/v1/reload", json={}, headers={"Authorization": f"Bearer {key}"})
+        assert answer.status_code == status
+        assert sentence in answer.json()["error"]["message"]
         assert not loader.loaded
 
 
+def test_an_admin_key_reloads_and_opens_what_a_key_opens(loader: Loader, tmp_path: Path) -> None:
+    with in_process(tmp_path, loader, api_keys=("normal",), admin_keys=("key",)) as service:
+        assert reload(service).json()["model"] == "configured"
+        assert model(service) == "configured"
+
+
 def test_no_request_is_dropped_by_reloads(loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path / "first", loader, api_keys=("key",)) as service, ThreadPoolExecutor(8) as pool:
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service, ThreadPoolExecutor(8) as pool:
 
         def ask(_: int) -> tuple[int, str]:
             answer = service.client.post("/v1/generate", json={"inputs": "facade"}, headers=KEY)
@@ -153,7 +171,7 @@ def test_no_request_is_dropped_by_reloads(loader: Loader, tmp_path: Path) -> Non
 
 
 def test_what_is_running_at_a_reload_finishes_on_the_old_engine(loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path / "first", loader, api_keys=("key",)) as service, ThreadPoolExecutor(1) as pool:
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service, ThreadPoolExecutor(1) as pool:
         service.engine.pause_after = 1
         body = {"inputs": "facade"}
         asked = pool.submit(lambda: service.client.post("/v1/generate", json=body, headers=KEY))
@@ -170,8 +188,8 @@ def test_draining_refuses_the_new_and_finishes_the_accepted(tmp_path: Path) -> N
         service.engine.pause_after = 1
         asked = pool.submit(service.generate)
         wait_for(service.engine.count_running)
-        holder = service.client.app.state.holder  # type: ignore[attr-defined]
-        service.client.portal.call(lambda: asyncio.sleep(0, holder.refuse()))  # type: ignore[union-attr]
+        models = service.client.app.state.parts.models  # type: ignore[attr-defined]
+        service.client.portal.call(lambda: asyncio.sleep(0, models.refuse()))  # type: ignore[union-attr]
         for answer in (service.client.get("/readyz"), service.generate()):
             assert answer.status_code == 503
             assert "stopping" in answer.json()["error"]["message"]

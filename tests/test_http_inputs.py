@@ -6,30 +6,31 @@ import pytest
 
 from service.errors import InvalidFieldError
 from service.http.inputs import encode_source, encode_target
+from service.http.models import ServedModel
 from tests.fake_engine import FakeEngine, make_bundle
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> FakeEngine:
-    return FakeEngine(make_bundle(tmp_path_factory.mktemp("bundle"), source=8, target=6))
+def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    return ServedModel(FakeEngine(make_bundle(tmp_path_factory.mktemp("bundle"), source=8, target=6)))
 
 
-def test_a_source_is_encoded_whole(engine: FakeEngine) -> None:
-    ids = encode_source(engine, "facade", "source")
-    assert engine.source_tokenizer.decode(ids) == "facade"
+def test_a_source_is_encoded_whole(served: ServedModel) -> None:
+    ids = encode_source(served, "facade", "source")
+    assert served.engine.source_tokenizer.decode(ids) == "facade"
 
 
-def test_a_target_is_encoded_from_text_and_from_tokens_alike(engine: FakeEngine) -> None:
-    assert encode_target(engine, "K AE T", "target") == encode_target(engine, ["K", "AE", "T"], "target")
+def test_a_target_is_encoded_from_text_and_from_tokens_alike(served: ServedModel) -> None:
+    assert encode_target(served, "K AE T", "target") == encode_target(served, ["K", "AE", "T"], "target")
 
 
-def test_a_target_may_be_empty(engine: FakeEngine) -> None:
-    assert encode_target(engine, "", "target") == encode_target(engine, [], "target") == ()
+def test_a_target_may_be_empty(served: ServedModel) -> None:
+    assert encode_target(served, "", "target") == encode_target(served, [], "target") == ()
 
 
-def test_texts_of_exactly_the_limit_fit(engine: FakeEngine) -> None:
-    assert len(encode_source(engine, "a" * 8, "source")) == 8
-    assert len(encode_target(engine, "K " * 5, "target")) == 5  # and the end token
+def test_texts_of_exactly_the_limit_fit(served: ServedModel) -> None:
+    assert len(encode_source(served, "a" * 8, "source")) == 8
+    assert len(encode_target(served, "K " * 5, "target")) == 5  # and the end token
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,9 @@ def test_texts_of_exactly_the_limit_fit(engine: FakeEngine) -> None:
         ("<end of text>"[:8], r"lacks: '<'"),
     ],
 )
-def test_a_source_that_does_not_fit_is_refused(text: str, sentence: str, engine: FakeEngine) -> None:
+def test_a_source_that_does_not_fit_is_refused(text: str, sentence: str, served: ServedModel) -> None:
     with pytest.raises(InvalidFieldError, match=sentence) as caught:
-        encode_source(engine, text, "source")
+        encode_source(served, text, "source")
     assert caught.value.field == "source"
 
 
@@ -66,14 +67,14 @@ def test_a_source_that_does_not_fit_is_refused(text: str, sentence: str, engine:
         (["<start of text>"], r"special token"),
     ],
 )
-def test_a_target_that_does_not_fit_is_refused(target: str | list[str], sentence: str, engine: FakeEngine) -> None:
+def test_a_target_that_does_not_fit_is_refused(target: str | list[str], sentence: str, served: ServedModel) -> None:
     with pytest.raises(InvalidFieldError, match=sentence):
-        encode_target(engine, target, "prefix")
+        encode_target(served, target, "prefix")
 
 
-def test_a_request_may_set_a_lower_limit_than_the_models_but_no_higher(engine: FakeEngine) -> None:
-    assert len(encode_target(engine, "K", "prefix", 2)) == 1
+def test_a_request_may_set_a_lower_limit_than_the_models_but_no_higher(served: ServedModel) -> None:
+    assert len(encode_target(served, "K", "prefix", 2)) == 1
     with pytest.raises(InvalidFieldError, match="2 fit"):
-        encode_target(engine, "K K", "prefix", 2)
+        encode_target(served, "K K", "prefix", 2)
     with pytest.raises(InvalidFieldError, match="6 fit"):
-        encode_target(engine, ["K"] * 6, "prefix", 100)
+        encode_target(served, ["K"] * 6, "prefix", 100)

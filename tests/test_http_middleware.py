@@ -106,6 +106,7 @@ def test_large_headers_are_431(service: Service) -> None:
 def test_an_unknown_path_and_a_wrong_method_have_the_form_of_errors(service: Service) -> None:
     assert "There is nothing at /v1/nothing" in error(service.client.get("/v1/nothing"), 404)
     assert "There is nothing at /v1/generate/" in error(service.client.post("/v1/generate/"), 404)
+    assert service.client.get("/v1/models/").status_code == 404
     answer = service.client.delete("/v1/generate")
     assert "/v1/generate takes POST, not DELETE" in error(answer, 405)
     assert answer.headers["allow"] == "POST"

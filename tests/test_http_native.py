@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from service.engine.tasks import Generate
-from service.errors import DeadlineError, NotReadyError, QueueFullError
+from service.errors import DeadlineError, InvalidFieldError, NotReadyError, QueueFullError
 from service.http.app import create_app
 from service.http.planning import input_seed
 from service.metrics import OUTCOMES
 from service.settings import Settings
-from tests.serving import Service, events_of, in_process, wait_for
+from tests.serving import Service, events_of, in_process
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "api.md"
 
@@ -87,12 +87,9 @@ def test_without_max_length_the_models_limit_holds(service: Service) -> None:
     assert service.engine.submitted[0].options.max_length == 20  # type: ignore[union-attr]
 
 
-def test_the_same_seed_gives_the_same_text_and_each_input_its_own(service: Service) -> None:
-    wanted = {"inputs": ["cat", "cat"], "temperature": 1.0, "seed": 7}
-    first, second = service.generate(**wanted).json(), service.generate(**wanted).json()
-    assert first["outputs"] == second["outputs"]
-    assert best(service.generate(inputs="cat", temperature=1.0, seed=7)) == first["outputs"][0]["hypotheses"][0]
-    seeds = [task.options.seed for task in service.engine.submitted[:2]]  # type: ignore[union-attr]
+def test_the_first_input_is_sampled_with_the_seed_and_the_others_with_ones_made_of_it(service: Service) -> None:
+    service.generate(inputs=["cat", "cat"], temperature=1.0, seed=7)
+    seeds = [task.options.seed for task in service.engine.submitted]  # type: ignore[union-attr]
     assert seeds == [7, input_seed(7, 1)]
 
 
@@ -143,7 +140,7 @@ def test_a_whole_distribution_sums_to_one_and_is_ordered(service: Service) -> No
     assert {token["id"] for token in answer["tokens"]} == set(range(service.engine.target_tokenizer.size))
 
 
-def test_the_likeliest_are_the_first_of_the_whole_distribution(service: Service) -> None:
+def test_the_most_probable_are_the_first_of_the_whole_distribution(service: Service) -> None:
     whole = service.post("/v1/next-token", source="cat", top_k=0).json()
     few = service.post("/v1/next-token", source="cat", top_k=5).json()
     assert few["tokens"] == whole["tokens"][:5]
@@ -235,10 +232,21 @@ def test_a_lone_surrogate_is_refused_by_its_field(service: Service) -> None:
     assert answer.json()["error"]["field"] == "inputs[1]"
 
 
-def test_a_request_that_could_never_wait_is_refused_for_good(tmp_path: Path) -> None:
-    with in_process(tmp_path, max_inputs=10_000) as service:
-        error = service.refused(inputs=["cat"] * 10_000)
-        assert "The request may take 240000 tokens" in error["message"]
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/generate", {"inputs": ["cat"]}, "inputs"),
+        ("/v1/generate", {"inputs": "cat", "stream": True}, "inputs"),
+        ("/v1/next-token", {"source": "cat"}, "source"),
+        ("/v1/score", {"source": "cat", "target": "K"}, "source"),
+    ],
+)
+def test_what_the_engine_could_never_queue_is_refused_by_its_own_field(
+    path: str, body: dict[str, Any], field: str, service: Service
+) -> None:
+    service.engine.refusal = InvalidFieldError("more than the queue holds.", "inputs")
+    error = service.refused(path, **body)
+    assert (error["message"], error["field"]) == ("more than the queue holds.", field)
 
 
 def test_a_prefix_that_is_none_is_refused(service: Service) -> None:
@@ -261,13 +269,33 @@ def test_what_the_engine_raises_is_answered_by_its_kind(service: Service) -> Non
         assert (answer.status_code, answer.json()["error"]["message"]) == (status, failure.message)
 
 
-def test_one_failed_input_fails_the_request_and_cancels_the_rest(service: Service) -> None:
-    before = service.engine.cancelled
+def test_an_input_that_reaches_its_deadline_empty_handed_leaves_the_others_their_answers(service: Service) -> None:
+    alone = service.generate(inputs=["cat", "bee"]).json()
+    service.engine.paused = {service.engine.source_tokenizer.encode("dog")}
+    answer = service.generate(inputs=["cat", "dog", "bee"], timeout_ms=100).json()
+    assert [answer["outputs"][0], answer["outputs"][2]] == alone["outputs"]
+    late = answer["outputs"][1]
+    assert (late["hypotheses"], late["error"]["type"], late["error"]["field"]) == ([], "deadline", None)
+    assert "the deadline passed" in late["error"]["message"]
+    assert answer["usage"]["target_tokens"] == alone["usage"]["target_tokens"]
+
+
+def test_an_input_that_fails_is_opaque_and_leaves_the_others_their_answers(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.engine.failures = {service.engine.source_tokenizer.encode("dog"): RuntimeError("a secret of the inside")}
+    answer = service.generate(inputs=["cat", "dog"])
+    assert answer.status_code == 200
+    assert answer.json()["outputs"][1]["error"]["type"] == "internal_error"
+    assert answer.headers["x-request-id"] in answer.json()["outputs"][1]["error"]["message"]
+    assert "secret" not in answer.text
+    assert "a secret of the inside" in caplog.text
+
+
+def test_a_request_whose_inputs_all_fail_fails(service: Service) -> None:
     service.engine.pause_after = 0
-    service.engine.failures = {service.engine.source_tokenizer.encode("dog"): NotReadyError("stopping.")}
-    assert service.generate(inputs=["cat", "dog", "bee"]).status_code == 503
-    wait_for(lambda: service.engine.count_running() == 0)
-    assert service.engine.cancelled == before + 2
+    answer = service.generate(inputs=["cat", "dog"], timeout_ms=50)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (504, "deadline")
 
 
 def test_a_deadline_answers_with_the_best_so_far(service: Service) -> None:
@@ -315,11 +343,28 @@ def test_the_documentation_has_every_field_of_the_schema() -> None:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             assert f"`{method.upper()} {path}`" in text, path
-            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            body = _resolved(schema, content.get("schema", {}))
             assert not body or _rows(body) == _table(text, path), path
-    for name in ("Hypothesis", "Usage", "Timing", "NextToken", "ScoredToken", "InfoAnswer"):
+    for name in (
+        "HypothesisResponse",
+        "UsageResponse",
+        "TimingResponse",
+        "TokenProbability",
+        "ScoredToken",
+        "InfoResponse",
+    ):
         for field, about in schema["components"]["schemas"][name]["properties"].items():
             assert [f"`{field}`", about["x-unit"], about["description"]] in _cells(text), field
+
+
+def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema behind its reference, which may be one of two where a body may be left out."""
+    for candidate in (schema, *schema.get("anyOf", [])):
+        if "$ref" in candidate:
+            found: dict[str, Any] = document["components"]["schemas"][candidate["$ref"].rpartition("/")[-1]]
+            return found
+    return schema
 
 
 def _rows(body: dict[str, Any]) -> list[list[str]]:

@@ -17,16 +17,12 @@ from typing import Any
 import openai
 import pytest
 import uvicorn
-from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from service.engine.tasks import Finished, Generate, Generated, Hypothesis, NewTokens, Options
 from service.errors import NotReadyError, QueueFullError
-from service.http.middleware import Middleware, Traffic
-from service.http.models import Served
-from service.http.openai import ERROR_FORMS, openai_router
+from service.http.app import create_app
 from service.http.planning import input_seed
-from service.metrics import Metrics
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
 
@@ -65,12 +61,7 @@ def _serve(stack: ExitStack, directory: Path, settings: Settings) -> Service:
     engine.start()
     stack.callback(engine.close)
     registry = CollectorRegistry()
-    app = FastAPI()
-    app.add_middleware(
-        Middleware, settings=settings, metrics=Metrics(registry), traffic=Traffic(), error_forms=ERROR_FORMS
-    )
-    served = Served(engine)
-    app.include_router(openai_router(lambda: served, settings))
+    app = create_app(settings, engine, registry)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -225,11 +216,14 @@ def test_the_best_of_several_samples_has_the_highest_score(service: Service) -> 
     assert answer.usage.completion_tokens == sum(len(h.logprobs) for h in samples)
 
 
-def test_the_same_seed_gives_the_same_text(service: Service) -> None:
-    texts = {service.create("horse", temperature=1.0, seed=seed).choices[0].text for seed in (7, 7, 7)}
-    assert len(texts) == 1
-    assert len({service.create("horse", temperature=1.0).choices[0].text for _ in range(8)}) > 1
-    assert service.create("horse", temperature=1.0, seed=-1).choices[0].text
+def test_a_seed_reaches_the_engine_and_without_one_every_request_draws_its_own(service: Service) -> None:
+    service.engine.submitted.clear()
+    for seed in (7, 7, -1, None, None):
+        service.create(["horse", "cat"], temperature=1.0, seed=seed)
+    seeds = [task.options.seed for task in service.engine.submitted]  # type: ignore[union-attr]
+    assert seeds[:4] == [7, input_seed(7, 1)] * 2
+    assert seeds[4] == 2**63 - 1
+    assert len(set(seeds[6:])) == 4
 
 
 def test_max_tokens_ends_a_choice(service: Service) -> None:
@@ -249,13 +243,12 @@ def test_logprobs_are_those_of_the_tokens_in_the_text(service: Service) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0, "seed": 4}])
-def test_likeliest_tokens_are_told_beside_the_one_that_came(options: dict[str, Any], service: Service) -> None:
+def test_the_most_probable_tokens_are_told_beside_the_one_that_came(options: dict[str, Any], service: Service) -> None:
     told = service.create("horse", logprobs=3, **options).choices[0].logprobs
     assert len(told.top_logprobs) == len(told.tokens) > 0
     for token, logprob, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True):
         assert top[token] == pytest.approx(logprob)
-        likeliest = sorted(top.values(), reverse=True)
-        assert list(top.values())[:3] == likeliest[:3]
+        assert list(top.values())[:3] == sorted(top.values(), reverse=True)[:3]
         assert len(top) in (3, 4)
         assert len(top) == 3 or min(top, key=lambda name: top[name]) == token
 
@@ -268,8 +261,8 @@ def test_streamed_logprobs_are_the_whole_ones(service: Service) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"prompt": [464, 3797]}, "prompt[0]", "Token ids are not taken"),
-    ({"prompt": [[464, 3797]]}, "prompt[0]", "Token ids are not taken"),
+    ({"prompt": [464, 3797]}, "prompt[0]", "prompt[0] takes a text, not 464"),
+    ({"prompt": [[464, 3797]]}, "prompt[0]", "prompt[0] takes a text, not [464, 3797]"),
     ({"prompt": []}, "prompt", "at least one"),
     ({"prompt": ""}, "prompt", "is empty"),
     ({"prompt": ["cat", "x" * 17]}, "prompt[1]", "at most 16"),
@@ -301,7 +294,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other", "no field"),
     ({"stream": True, "n": 2}, "n", "only the best can be streamed"),
     ({"stream": True, "temperature": 1.0, "best_of": 2}, "best_of", "cannot be streamed"),
-    ({"temperature": 1.0, "n": 32, "prompt": ["a"] * 256}, "prompt", "at most 1024 can wait"),
+    ({"temperature": 1.0, "n": 32, "prompt": ["a"] * 256}, "prompt", "8,192 inputs, and the queue holds"),
 ]  # fmt: skip
 
 
@@ -376,13 +369,38 @@ def test_a_client_that_stops_waiting_cancels_its_completion(service: Service) ->
     wait_for(lambda: service.engine.cancelled == before + 1)
 
 
-def test_a_refused_choice_takes_those_before_it_along(serve: Callable[..., Service]) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_are_taken_whole_or_refused_whole(stream: bool, serve: Callable[..., Service]) -> None:
     service = serve()
     service.engine.max_queue_requests = 2  # less than it says of itself, as if others were waiting
-    service.engine.pause_after = 1
     with pytest.raises(openai.RateLimitError):
-        service.create("horse", stream=True, temperature=1.0, n=3)
-    wait_for(lambda: service.engine.cancelled == 2)
+        service.create("horse", stream=stream, temperature=1.0, n=3)
+    assert service.engine.submissions == 1
+    assert service.engine.submitted == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("logprobs", [0, 5])
+def test_a_completion_is_submitted_once_whatever_it_asks_for(stream: bool, logprobs: int, service: Service) -> None:
+    before = service.engine.submissions
+    answer = service.create(["cat", "horse"], temperature=1.0, n=2, logprobs=logprobs, stream=stream)
+    if stream:
+        list(answer)
+    assert service.engine.submissions == before + 1
+
+
+def test_a_prompt_whose_deadline_passed_leaves_the_others_their_choices(serve: Callable[..., Service]) -> None:
+    service = serve(timeout_ms=300)
+    service.engine.paused = {service.engine.source_tokenizer.encode("cow")}
+    answer = service.create(["cow", "cat"], n=1)
+    assert [choice.finish_reason for choice in answer.choices] == ["length", "stop"]
+    assert answer.choices[0].text == ""
+    assert answer.choices[1].text == service.engine.target_tokenizer.decode(generated(service.engine, "cat").ids)
+    chunks = list(service.create(["cow", "cat"], stream=True))
+    assert joined(chunks) == {choice.index: choice.text for choice in answer.choices}
+    for stream in (False, True):
+        with pytest.raises(openai.InternalServerError, match="the deadline passed"):
+            service.create("cow", stream=stream)
 
 
 def test_a_deadline_ends_a_choice_as_a_length_does(serve: Callable[..., Service]) -> None:

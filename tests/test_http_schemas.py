@@ -4,28 +4,55 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from service.errors import InvalidFieldError, InvalidJSONError
-from service.http.schemas import GenerateRequest, NextTokenRequest, ReloadRequest, Request, ScoreRequest, parse
+from service.http.schemas import (
+    LARGEST_LENGTH,
+    GenerateRequest,
+    NextTokenRequest,
+    ReloadRequest,
+    RequestModel,
+    ScoreRequest,
+)
+from service.http.validation import validate
+from tests.serving import Service, in_process
 
-KINDS = [GenerateRequest, NextTokenRequest, ScoreRequest, ReloadRequest]
+KINDS: list[type[RequestModel]] = [
+    GenerateRequest,
+    NextTokenRequest,
+    ScoreRequest,
+    ReloadRequest,
+]
 
 
-def refusal(body: Any, kind: type[Request] = GenerateRequest) -> InvalidFieldError:
-    with pytest.raises(InvalidFieldError) as caught:
-        parse(kind, body if isinstance(body, bytes) else json.dumps(body).encode())
-    return caught.value
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with in_process(tmp_path_factory.mktemp("bundle")) as service:
+        yield service
+
+
+def error(service: Service, body: Any, status: int, path: str = "/v1/generate") -> tuple[str, str | None]:
+    """The message and the field of a refused request."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = service.client.post(path, content=content)
+    assert answer.status_code == status, answer.text
+    found = answer.json()["error"]
+    return found["message"], found["field"]
+
+
+def refusal(service: Service, body: Any, path: str = "/v1/generate") -> tuple[str, str | None]:
+    return error(service, body, 422, path)
 
 
 def test_one_text_and_a_list_of_one_are_the_same_request() -> None:
-    assert parse(GenerateRequest, b'{"inputs": "a"}') == parse(GenerateRequest, b'{"inputs": ["a"]}')
+    assert validate(GenerateRequest, {"inputs": "a"}) == validate(GenerateRequest, {"inputs": ["a"]})
 
 
 def test_defaults_are_the_contracts() -> None:
-    defaults = parse(GenerateRequest, b'{"inputs": "a"}').model_dump(exclude={"inputs"})
+    defaults = validate(GenerateRequest, {"inputs": "a"}).model_dump(exclude={"inputs"})
     assert defaults == {
         "beam_size": 1, "num_hypotheses": 1, "length_penalty": 1.0, "max_length": None, "min_length": 0,
         "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "target_prefix": None, "temperature": None, "top_k": None,
@@ -33,15 +60,18 @@ def test_defaults_are_the_contracts() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("body", [b"", b" ", b"{", b"abc", b"\xff\xfe", b"{}x", b"[" * 100_000, b'{"inputs": \x01}'])
-def test_what_is_not_json_is_told_so(body: bytes) -> None:
-    with pytest.raises(InvalidJSONError, match=r"The body is (not JSON: .+|empty; it takes a JSON object)\."):
-        parse(GenerateRequest, body)
+@pytest.mark.parametrize(
+    "body", [b"", b" ", b"{", b"abc", b"\xff\xfe", b"\xff", b"{}x", b"[" * 100_000, b'{"inputs": \x01}', b"1" * 5000]
+)
+def test_what_is_not_json_is_told_so(body: bytes, service: Service) -> None:
+    message, field = error(service, body, 400)
+    assert re.fullmatch(r"The body is (not JSON: .+|empty; it takes a JSON object)\.", message)
+    assert field is None
 
 
-@pytest.mark.parametrize("body", [b"[]", b"null", b'"inputs"', b"3"])
-def test_json_that_is_no_object_is_refused(body: bytes) -> None:
-    assert "The body takes a JSON object" in refusal(body).message
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"inputs"', b"3", b"true"])
+def test_json_that_is_no_object_is_refused(body: bytes, service: Service) -> None:
+    assert refusal(service, body)[0] == f"The body takes a JSON object, not {body.decode()}."
 
 
 @pytest.mark.parametrize(
@@ -75,50 +105,81 @@ def test_json_that_is_no_object_is_refused(body: bytes) -> None:
         ("max_length", 0, "max_length takes a whole number from 1"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_the_field_takes(field: str, value: Any, sentence: str) -> None:
-    error = refusal({"inputs": "a", field: value})
-    assert sentence in error.message
-    assert error.field == field
+def test_a_wrong_value_is_named_with_what_the_field_takes(
+    field: str, value: Any, sentence: str, service: Service
+) -> None:
+    message, named = refusal(service, {"inputs": "a", field: value})
+    assert sentence in message
+    assert named == field
 
 
-def test_an_item_of_a_list_is_named_by_its_place() -> None:
-    error = refusal({"inputs": ["a", "b", 3]})
-    assert (error.message, error.field) == ("inputs[2] takes a text, not 3.", "inputs[2]")
+def test_an_item_of_a_list_is_named_by_its_place(service: Service) -> None:
+    assert refusal(service, {"inputs": ["a", "b", 3]}) == ("inputs[2] takes a text, not 3.", "inputs[2]")
 
 
-def test_a_missing_field_is_named() -> None:
-    assert refusal({}).message.startswith("inputs is missing; it takes a text")
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/generate", {"inputs": ""}, "inputs"),
+        ("/v1/generate", {"inputs": ["a", ""]}, "inputs[1]"),
+        ("/v1/next-token", {"source": ""}, "source"),
+        ("/v1/score", {"source": "", "target": ""}, "source"),
+    ],
+)
+def test_an_empty_text_is_named(path: str, body: Any, field: str, service: Service) -> None:
+    assert refusal(service, body, path) == (f"{field} is empty; give a text.", field)
 
 
-def test_an_unknown_field_is_refused_and_the_known_ones_listed() -> None:
-    error = refusal({"source": "a", "target": "b", "beam": 2}, ScoreRequest)
-    assert error.message == "beam is no field of this request; it takes source, target, timeout_ms."
+def test_a_missing_field_is_named(service: Service) -> None:
+    assert refusal(service, {})[0].startswith("inputs is missing; it takes a text")
 
 
-def test_all_problems_are_told_at_once_and_the_first_gives_the_field() -> None:
-    error = refusal({"inputs": "a", "beam_size": 0, "top_p": 2, "colour": "red"})
-    assert error.field == "beam_size"
-    assert all(name in error.message for name in ("beam_size takes", "top_p takes", "colour is no field"))
+def test_an_unknown_field_is_refused_and_the_known_ones_listed(service: Service) -> None:
+    message, _ = refusal(service, {"source": "a", "target": "b", "beam": 2}, "/v1/score")
+    assert message == "beam is no field of this request; it takes source, target, timeout_ms."
 
 
-def test_a_long_value_is_cut_short_in_the_sentence() -> None:
-    assert len(refusal({"inputs": "a", "beam_size": "x" * 10_000}).message) < 200
+def test_an_unknown_field_inside_another_is_told_the_ones_known_there(service: Service) -> None:
+    body = {"model": "fake", "prompt": "a", "stream": True, "stream_options": {"usage": True}}
+    answer = service.client.post("/v1/completions", json=body)
+    message = "stream_options.usage is no field of this request; it takes include_usage."
+    assert answer.json()["error"]["message"] == message
 
 
-def test_a_hundred_thousand_unknown_fields_are_one_short_sentence() -> None:
-    error = refusal({f"f{i}": 0 for i in range(100_000)})
-    assert "The request has 100001 wrong or unknown fields" in error.message
-    assert len(error.message) < 400
+def test_all_problems_are_told_at_once_and_the_first_gives_the_field(service: Service) -> None:
+    message, field = refusal(service, {"inputs": "a", "beam_size": 0, "top_p": 2, "colour": "red"})
+    assert field == "beam_size"
+    assert all(name in message for name in ("beam_size takes", "top_p takes", "colour is no field"))
 
 
-def test_a_lone_surrogate_is_left_to_the_check_of_texts() -> None:
-    assert parse(GenerateRequest, rb'{"inputs": "\ud800"}').inputs == ["\ud800"]
-    assert refusal(rb'{"inputs": "\ud800", "beam_size": 0}').field == "beam_size"
-    assert "not valid Unicode" in refusal(rb'{"inputs": "a", "\ud800": 0}').message
+def test_more_problems_than_are_told_are_counted(service: Service) -> None:
+    assert refusal(service, {"inputs": "a", **{f"f{i}": 0 for i in range(13)}})[0].endswith(" And 3 more.")
+
+
+def test_a_long_value_is_cut_short_in_the_sentence(service: Service) -> None:
+    assert len(refusal(service, {"inputs": "a", "beam_size": "x" * 10_000})[0]) < 200
+
+
+def test_fifty_thousand_unknown_fields_are_one_short_sentence(service: Service) -> None:
+    message, _ = refusal(service, {f"f{i}": 0 for i in range(50_000)})
+    assert "The request has 50000 fields" in message
+    assert len(message) < 400
+
+
+def test_a_lone_surrogate_is_refused_by_its_field(service: Service) -> None:
+    assert "lone surrogate" in refusal(service, rb'{"inputs": "\ud800"}')[0]
+    assert refusal(service, rb'{"inputs": "\ud800", "beam_size": 0}')[1] == "beam_size"
+    assert "not valid Unicode" in refusal(service, rb'{"inputs": "a", "\ud800": 0}')[0]
+
+
+@pytest.mark.parametrize("content_type", [None, "application/json", "application/x-www-form-urlencoded", "text/plain"])
+def test_a_body_is_json_whatever_its_content_type_says(content_type: str | None, service: Service) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    assert service.client.post("/v1/generate", content=b'{"inputs": "cat"}', headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_tells_its_meaning_and_the_range_that_is_checked(kind: type[Request]) -> None:
+def test_every_field_tells_its_meaning_and_the_range_that_is_checked(kind: type[RequestModel]) -> None:
     for name, field in kind.model_json_schema()["properties"].items():
         assert field["description"], name
         assert "x-unit" in field, name
@@ -129,4 +190,4 @@ def test_every_field_tells_its_meaning_and_the_range_that_is_checked(kind: type[
         told = {
             float(number) for number in re.findall(r"[\d.]+", field["x-takes"].replace("2**63 - 1", str(2**63 - 1)))
         }
-        assert {float(bound) for bound in bounds} - {1e6} <= told, name
+        assert {float(bound) for bound in bounds} - {LARGEST_LENGTH} <= told, name

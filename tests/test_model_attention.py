@@ -26,6 +26,18 @@ def test_kernel_regression_of_the_notes_answers_45_5() -> None:
     assert_close(weights @ values, tensor(45.5), atol=1e-5, rtol=0)
 
 
+def test_additive_attention_of_the_notes_is_the_mean_of_the_valid_values() -> None:
+    """Keys that are all alike get equal weights, whatever the query and the projections."""
+    torch.manual_seed(0)
+    queries, keys = torch.randn(2, 1, 20), torch.ones(2, 10, 2)
+    values = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
+    w_q, w_k, v = torch.randn(20, 8), torch.randn(2, 8), torch.randn(1, 8)
+    scores = additive_score((queries @ w_q).unsqueeze(1), (keys @ w_k).unsqueeze(1), v).squeeze(1)  # (2, 1, 10)
+    weights = masked_softmax(scores, length_mask(tensor([2, 6]), 10).unsqueeze(1))
+    assert_close(weights @ values, tensor([[[2.0, 3.0, 4.0, 5.0]], [[10.0, 11.0, 12.0, 13.0]]]))
+    assert_close(weights[0, 0, :3], tensor([0.5, 0.5, 0.0]))
+
+
 def test_scaled_dot_product_of_the_notes() -> None:
     q = tensor([[0.83469225, 0.97844849], [-0.22140911, -0.50136356], [-0.38048561, -0.49219428]])
     k = tensor([[0.93336044, 1.38711376], [-0.4832162, -0.40850584], [-0.40378534, -0.55737316]])

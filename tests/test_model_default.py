@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.analysis import tables
+from model import recipe
 from model.checkpoint import load_trained
 from model.evaluate import evaluate_run
 from model.g2p import make_corpus
@@ -24,6 +26,24 @@ def test_the_card_is_of_the_weights_beside_it() -> None:
         for rates in (report, report["ignoring"]):
             assert f"{rates['sequence_error_rate']:.2f} %" in card
             assert f"{rates['token_error_rate']:.2f} %" in card
+
+
+def test_the_card_has_the_commands_that_the_run_was_made_by() -> None:
+    card = (DEFAULT / "README.md").read_text(encoding="utf-8")
+    told = " ".join(card.replace("\\\n", " ").split())
+    assert all(command in told for command in recipe.commands(DEFAULT))
+    assert ("No one command makes these weights" in card) == recipe.changed_on_the_way(DEFAULT)
+
+
+def test_the_card_says_where_the_model_errs() -> None:
+    card = (DEFAULT / "README.md").read_text(encoding="utf-8")
+    assert tables(RESULTS["errors"]).strip() in card
+    assert len(RESULTS["errors"]["confusions"]) == 10
+    for groups in (RESULTS["errors"]["by_length"], RESULTS["errors"]["by_kind"]):
+        assert sum(group["words"] for group in groups) == RESULTS["searches"]["greedy"]["sources"]
+        wrong = sum(group["wrong"] * group["words"] for group in groups)
+        expected = RESULTS["searches"]["greedy"]["sequence_error_rate"] * RESULTS["searches"]["greedy"]["sources"]
+        assert wrong == pytest.approx(expected, rel=1e-6)
 
 
 def test_evaluating_the_committed_model_reproduces_the_card(tmp_path: Path) -> None:

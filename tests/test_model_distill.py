@@ -22,8 +22,8 @@ from model.distill import DistillPlan, distill, label, log_probabilities
 from model.errors import ConfigError, UserError
 from model.prepare import Plan
 from model.reference import greedy
-from model.teachers import PAIRS, TeacherDistributions
-from model.tokenizer import EOS
+from model.teachers import PAIRS, PROBABILITIES, TOKENS, TeacherDistributions
+from model.tokenizer import EOS, load
 from model.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -170,6 +170,36 @@ def test_a_student_resumes_bit_for_bit_and_keeps_to_its_distillation(corpus: Pat
     assert all(torch.equal(a[name], b[name]) for name in a)
     with pytest.raises(UserError, match=r"other values of .*--distilled"):
         study("parts", resume=True, distilled="other")
+
+
+def test_teachers_who_are_certain_of_the_targets_teach_what_the_targets_do(corpus: Path, tmp_path: Path) -> None:
+    distill(plan_for(corpus, tmp_path / "distilled", words=[]))
+    found = {}
+    for certain in (False, True):
+        if certain:
+            _make_certain(tmp_path / "distilled")
+        for weight in (0.0, 1.0):
+            model, training = build("tiny", {**QUICK, "steps": 3, "optimizer": "sgd", "learning_rate": 0.3, "warmup": 1,
+                                             "teacher_weight": weight})  # fmt: skip
+            out = tmp_path / f"{certain}{weight}"
+            train(Plan(data=tmp_path / "distilled" / PAIRS, valid=corpus / "data" / "valid.tsv", out=out, model=model,
+                       train=training, distilled=tmp_path / "distilled"))  # fmt: skip
+            found[certain, weight] = checkpoint.load_file(checkpoint.find_weights(out))[
+                "target_embedding.tokens.weight"
+            ]
+    assert_close(found[True, 1.0], found[True, 0.0], atol=1e-5, rtol=0)
+    assert torch.equal(found[False, 0.0], found[True, 0.0])
+    assert (found[False, 1.0] - found[False, 0.0]).abs().max() > 1e-3
+
+
+def _make_certain(directory: Path) -> None:
+    """Put the whole probability on the target, wherever the teachers had it."""
+    target = load(directory / checkpoint.TARGET_TOKENIZER)
+    wanted = [i for _, text in read_pairs(directory / PAIRS) for i in (*target.encode(text), EOS)]
+    tokens = np.load(directory / TOKENS)
+    tokens[:, 0] = wanted
+    np.save(directory / TOKENS, tokens)
+    np.save(directory / PROBABILITIES, np.eye(1, tokens.shape[1], dtype=np.float16).repeat(len(tokens), axis=0))
 
 
 def test_the_commands_of_a_run_make_it_again(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

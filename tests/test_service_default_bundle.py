@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from export.bundle import Bundle, digest, read_bundle
-from export.verify import check_weights
+from export.same_graphs import check_graphs
 from model import checkpoint
 from service.engine.engine import Engine
 from service.http.app import create_app
@@ -43,8 +43,8 @@ def test_it_was_made_from_the_committed_checkpoint(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("variant", ["fp32", "int8"])
-def test_every_weight_in_it_is_the_checkpoints(bundle: Bundle, variant: str) -> None:
-    assert list(check_weights(bundle.variants[variant], checkpoint.load_trained(CHECKPOINT))) == []
+def test_every_node_and_weight_in_it_is_the_checkpoints(bundle: Bundle, variant: str) -> None:
+    assert list(check_graphs(bundle.variants[variant], checkpoint.load_trained(CHECKPOINT))) == []
 
 
 def test_its_tokenizers_are_the_checkpoints(bundle: Bundle) -> None:

@@ -20,7 +20,7 @@ from service import generate as room
 from service.engine.tasks import Finished, Generate, Generated, NewTokens, Options
 from service.errors import QueueFullError
 from service.generate import FailedLinesError, GenerateUsageError, generate, lines_of, read_arguments, run
-from service.http.models import Served
+from service.http.models import ServedModel
 from service.http.planning import plan_generate
 from service.http.schemas import GenerateRequest
 from service.settings import Settings, SettingsError
@@ -136,7 +136,7 @@ def test_a_seed_samples_what_one_request_with_all_lines_would(
 ) -> None:
     texts = ["cat", "cat", "dog"]
     request = GenerateRequest(inputs=texts, temperature=0.7, seed=5)
-    wanted = plan_generate(request, Served(engine), Settings())
+    wanted = plan_generate(request, ServedModel(engine), Settings())
     before = len(engine.submitted)
     command("--temperature", "0.7", "--seed", "5", stdin="\n".join(texts).encode())
     assert engine.submitted[before:] == wanted
@@ -209,7 +209,7 @@ def test_a_full_queue_is_waited_for(engine: FakeEngine) -> None:
     out = io.BytesIO()
     timer = threading.Timer(0.1, setattr, (engine, "refusal", None))
     timer.start()
-    assert run(Served(engine), GenerateRequest(inputs=["-"]), [b"cat"], out, "text", False) == (0, 1)
+    assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), [b"cat"], out, "text", False) == (0, 1)
     assert out.getvalue().decode() == expected(engine, "cat")[0] + "\n"
     timer.join()
 
@@ -225,7 +225,7 @@ def test_no_more_lines_are_read_than_may_wait(engine: FakeEngine, monkeypatch: p
             most = max(most, taken - out.getvalue().count(b"\n"))
             yield b"cat"
 
-    assert run(Served(engine), GenerateRequest(inputs=["-"]), texts(), out, "line", False) == (0, 500)
+    assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), texts(), out, "line", False) == (0, 500)
     assert taken == 500
     assert most <= 8 + 2  # one in the reader's hands, one in the writer's
 
@@ -243,7 +243,7 @@ def test_an_answer_does_not_wait_for_the_next_line(engine: FakeEngine) -> None:
         assert Output.flushed.wait(20)
         yield b"dog"
 
-    assert run(Served(engine), GenerateRequest(inputs=["-"]), texts(), Output(), "line", False) == (0, 2)
+    assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), texts(), Output(), "line", False) == (0, 2)
 
 
 def test_lines_that_cannot_be_read_are_an_error_of_the_run(engine: FakeEngine) -> None:
@@ -252,7 +252,7 @@ def test_lines_that_cannot_be_read_are_an_error_of_the_run(engine: FakeEngine) -
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        run(Served(engine), GenerateRequest(inputs=["-"]), texts(), io.BytesIO(), "line", False)
+        run(ServedModel(engine), GenerateRequest(inputs=["-"]), texts(), io.BytesIO(), "line", False)
 
 
 def test_lines_lose_their_ends_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

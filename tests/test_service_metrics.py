@@ -1,27 +1,38 @@
-"""Each method counts what it says, under the names of docs/metrics.md, and nothing else becomes a label."""
+"""Each event is counted under the names of docs/metrics.md, levels are read when scraped, labels are closed sets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from service import errors
-from service.metrics import ENDPOINTS, OUTCOMES, RELOADS, WASTE, Metrics
+from service.engine.interface import CertificateResult
+from service.engine.observer import EngineObserver
+from service.metrics import ENDPOINTS, OUTCOMES, RELOAD_OUTCOMES, WASTE_REASONS, Metrics
+from tests.fake_engine import FakeEngine, make_bundle
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 
 @pytest.fixture
-def metrics() -> Metrics:
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(make_bundle(tmp_path / "bundle", name="g2p"))
+
+
+@pytest.fixture
+def metrics(engine: FakeEngine) -> Metrics:
     found = Metrics(CollectorRegistry())
-    found.model_info("g2p", "int8", "cpu", fallback=False, tolerance=0.5)
-    found.build_info("0.1.0", "1.22", "3.11")
+    found.build_info(version="0.1.0", onnxruntime="1.22", python="3.11")
+    found.serving(engine.description, memory_limit=2**30)
+    found.read_levels_from(lambda: [engine], lambda: True)
     return found
 
 
@@ -35,21 +46,19 @@ def value(metrics: Metrics, metric: str, /, **labels: str) -> float | None:
     return samples(metrics).get((f"attendant_{metric}", frozenset(labels.items())))
 
 
-SECONDS_METHODS: list[tuple[str, Callable[[Metrics, float], None]]] = [
-    ("queue_seconds", Metrics.queue_seconds),
-    ("encode_seconds", Metrics.encode_seconds),
-    ("first_token_seconds", Metrics.first_token_seconds),
-    ("step_seconds", lambda metrics, seconds: metrics.step(4, seconds, 0.5)),
-    ("inter_token_seconds", lambda metrics, seconds: metrics.inter_token_seconds(seconds, 1)),
-]
+HISTOGRAMS: dict[str, Callable[[Metrics, float], None]] = {
+    "queue_seconds": lambda metrics, seconds: metrics.encoded([seconds], 1, 0.1),
+    "encode_seconds": lambda metrics, seconds: metrics.encoded([0.1], 1, seconds),
+    "first_token_seconds": Metrics.first_token,
+    "step_seconds": lambda metrics, seconds: metrics.stepped(4, seconds),
+    "inter_token_seconds": lambda metrics, seconds: metrics.generated(1, 0, seconds),
+}
 
 
-@pytest.mark.parametrize(("name", "observe"), SECONDS_METHODS, ids=[name for name, _ in SECONDS_METHODS])
-def test_seconds_are_counted_in_the_buckets_that_hold_them(
-    name: str, observe: Callable[[Metrics, float], None], metrics: Metrics
-) -> None:
+@pytest.mark.parametrize("name", HISTOGRAMS)
+def test_seconds_are_counted_in_the_buckets_that_hold_them(name: str, metrics: Metrics) -> None:
     for seconds in (0.001, 0.0015, 1e9):
-        observe(metrics, seconds)
+        HISTOGRAMS[name](metrics, seconds)
     assert value(metrics, f"{name}_bucket", le="0.001") == 1  # a bucket holds its bound
     assert value(metrics, f"{name}_bucket", le="0.002") == 2
     assert value(metrics, f"{name}_bucket", le="+Inf") == 3
@@ -57,63 +66,66 @@ def test_seconds_are_counted_in_the_buckets_that_hold_them(
     assert value(metrics, f"{name}_sum") == pytest.approx(1e9 + 0.0025)
 
 
-def test_a_step_tells_of_its_rows_and_its_padding(metrics: Metrics) -> None:
-    metrics.step(rows=3, seconds=0.01, padding=0.25)
-    metrics.step(rows=64, seconds=0.01, padding=0.0)
+def test_a_step_is_counted_with_its_rows(metrics: Metrics) -> None:
+    metrics.stepped(rows=3, seconds=0.01)
+    metrics.stepped(rows=64, seconds=0.01)
     assert value(metrics, "batch_rows_bucket", le="4.0") == 1
     assert value(metrics, "batch_rows_sum") == 67
-    assert value(metrics, "padding_ratio_bucket", le="0.0") == 1
-    assert value(metrics, "padding_ratio_sum") == 0.25
 
 
-def test_inter_token_seconds_weigh_a_text_by_its_tokens(metrics: Metrics) -> None:
-    metrics.inter_token_seconds(0.004, tokens=9)
-    metrics.inter_token_seconds(0.04, tokens=1)
-    assert value(metrics, "inter_token_seconds_bucket", le="0.005") == 9
-    assert value(metrics, "inter_token_seconds_count") == 10
-    assert value(metrics, "inter_token_seconds_sum") == pytest.approx(9 * 0.004 + 0.04)
+def test_sources_that_are_encoded_together_are_timed_once_and_waited_each(metrics: Metrics) -> None:
+    metrics.encoded([0.1, 0.2, 0.3], source_tokens=30, seconds=0.01)
+    assert value(metrics, "encode_seconds_count") == 1
+    assert value(metrics, "queue_seconds_count") == 3
+    assert value(metrics, "source_tokens_total") == 30
 
 
-def test_tokens_add_up(metrics: Metrics) -> None:
-    for count in (3, 4):
-        metrics.source_tokens(count)
-        metrics.target_tokens(10 * count)
-        metrics.wasted_tokens("pruned", 100 * count)
-    assert value(metrics, "source_tokens_total") == 7
-    assert value(metrics, "target_tokens_total") == 70
-    assert value(metrics, "wasted_tokens_total", reason="pruned") == 700
-    assert value(metrics, "wasted_tokens_total", reason="cancelled") == 0
+def test_tokens_answered_pruned_and_cancelled_are_counted_apart(metrics: Metrics) -> None:
+    metrics.generated(target_tokens=7, pruned_tokens=21, seconds_per_token=0.001)
+    metrics.cancelled(wasted_tokens=5)
+    assert value(metrics, "target_tokens_total") == 7
+    assert value(metrics, "wasted_tokens_total", reason="pruned") == 21
+    assert value(metrics, "wasted_tokens_total", reason="cancelled") == 5
 
 
 def test_rejections_and_deadlines_are_counted_apart(metrics: Metrics) -> None:
-    metrics.rejected()
-    metrics.deadline()
-    metrics.deadline()
+    metrics.queue_full()
+    metrics.expired()
+    metrics.expired()
     assert value(metrics, "queue_rejections_total") == 1
     assert value(metrics, "deadline_hits_total") == 2
 
 
-def test_gauges_hold_what_they_were_last_told(metrics: Metrics) -> None:
-    metrics.queue(running=3, waiting=5)
-    metrics.queue(running=2, waiting=0)
-    metrics.certificate_drift(0.125)
-    metrics.ready(True)
-    assert value(metrics, "requests_running") == 2
-    assert value(metrics, "requests_waiting") == 0
-    assert value(metrics, "certificate_drift") == 0.125
-    assert value(metrics, "ready") == 1
+def test_levels_are_those_at_the_time_of_the_scrape(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines: list[Any] = []
+    ready = [True]
+    metrics.read_levels_from(lambda: engines, lambda: ready[0])
+    assert (value(metrics, "requests_running"), value(metrics, "requests_waiting")) == (0, 0)
+    engines += [Level(running=3, waiting=5), Level(running=2, waiting=0)]  # one serves, one still finishes
+    ready[0] = False
+    assert (value(metrics, "requests_running"), value(metrics, "requests_waiting")) == (5, 5)
+    assert value(metrics, "ready") == 0
 
 
-def test_limits_are_told(metrics: Metrics) -> None:
-    metrics.limits(rows=64, queue=1024, memory=2**30)
-    assert value(metrics, "batch_rows_limit") == 64
-    assert value(metrics, "queue_limit") == 1024
+class Level:
+    def __init__(self, running: int, waiting: int) -> None:
+        self.count_running, self.count_waiting = lambda: running, lambda: waiting
+
+
+def test_the_served_model_and_its_limits_are_told(metrics: Metrics, engine: FakeEngine) -> None:
+    described = engine.description
+    assert value(metrics, "model_info", name="g2p", precision="fp32", provider="cpu") == 1
+    assert value(metrics, "batch_rows_limit") == described.max_rows
+    assert value(metrics, "queue_limit") == described.max_queue_requests
     assert value(metrics, "memory_limit_bytes") == 2**30
+    assert value(metrics, "certificate_drift") == described.certificate.drift
 
 
-def test_a_new_model_takes_the_place_of_the_old_one(metrics: Metrics) -> None:
-    metrics.model_info("other", "fp32", "cpu", fallback=True, tolerance=0.01)
-    assert value(metrics, "model_info", name="g2p", precision="int8", provider="cpu") is None
+def test_a_new_model_takes_the_place_of_the_old_one(metrics: Metrics, engine: FakeEngine) -> None:
+    certificate = CertificateResult(drift=0.005, tolerance=0.01, samples=3)
+    other = replace(engine.description, model="other", provider_fallback="no driver", certificate=certificate)
+    metrics.serving(other, memory_limit=2**31)
+    assert value(metrics, "model_info", name="g2p", precision="fp32", provider="cpu") is None
     assert value(metrics, "model_info", name="other", precision="fp32", provider="cpu") == 1
     assert value(metrics, "provider_fallback") == 1
     assert value(metrics, "certificate_tolerance") == 0.01
@@ -141,7 +153,6 @@ def test_a_request_is_counted_once_with_its_time(metrics: Metrics) -> None:
     [
         lambda m: m.request("/v1/generate?x=1", "ok", 0.1),
         lambda m: m.request("/v1/generate", "fine", 0.1),
-        lambda m: m.wasted_tokens("bored", 1),
         lambda m: m.reload("perhaps"),
     ],
 )
@@ -149,18 +160,13 @@ def test_a_label_outside_its_set_is_refused_and_nothing_is_counted(
     call: Callable[[Metrics], None], metrics: Metrics
 ) -> None:
     before = metrics.render()[0].decode()
-    with pytest.raises(ValueError, match="has no series for"):
+    with pytest.raises(KeyError):
         call(metrics)
     assert without_process(metrics.render()[0].decode()) == without_process(before)
 
 
 def without_process(body: str) -> list[str]:
     return [line for line in body.splitlines() if "process_" not in line]
-
-
-def test_a_counter_cannot_shrink(metrics: Metrics) -> None:
-    with pytest.raises(ValueError, match="only grows, and was given -1"):
-        metrics.source_tokens(-1)
 
 
 def test_every_combination_of_labels_is_there_before_the_first_request(metrics: Metrics) -> None:
@@ -177,11 +183,16 @@ def test_the_outcomes_are_the_types_of_the_errors() -> None:
     assert {kind.type for kind in kinds} | {"ok", "cancelled"} == set(OUTCOMES)
 
 
+def test_all_that_an_engine_tells_is_counted() -> None:
+    told = {name for name in vars(EngineObserver) if not name.startswith("_")}
+    assert told <= set(vars(Metrics))
+
+
 def test_nothing_is_lost_between_threads(metrics: Metrics) -> None:
     def count(_: int) -> None:
         for _ in range(500):
             metrics.request("/v1/generate", "ok", 0.5)
-            metrics.step(8, 0.5, 0.5)
+            metrics.stepped(8, 0.5)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(8)))
@@ -192,14 +203,8 @@ def test_nothing_is_lost_between_threads(metrics: Metrics) -> None:
 
 def test_two_registries_know_nothing_of_each_other(metrics: Metrics) -> None:
     other = Metrics(CollectorRegistry())
-    metrics.rejected()
+    metrics.queue_full()
     assert value(other, "queue_rejections_total") == 0
-
-
-def test_the_registry_finds_samples_by_name() -> None:
-    registry = CollectorRegistry()
-    Metrics(registry).target_tokens(8)
-    assert registry.get_sample_value("attendant_target_tokens_total") == 8
 
 
 def test_one_registry_holds_one_service_only() -> None:
@@ -240,8 +245,8 @@ def test_the_table_in_the_docs_is_what_a_scrape_finds(metrics: Metrics) -> None:
     [
         ("`endpoint`", ENDPOINTS),
         ("`outcome` of a request", OUTCOMES),
-        ("`outcome` of a reload", RELOADS),
-        ("`reason`", WASTE),
+        ("`outcome` of a reload", RELOAD_OUTCOMES),
+        ("`reason`", WASTE_REASONS),
     ],
 )
 def test_the_labels_in_the_docs_are_the_closed_sets(label: str, values: tuple[str, ...]) -> None:

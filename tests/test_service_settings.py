@@ -75,10 +75,11 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 def test_a_key_is_never_shown() -> None:
-    assert "hush" not in repr(Settings(api_keys=("hush",)))
-    with pytest.raises(SettingsError) as caught:
-        read_settings({}, {"ATTENDANT_API_KEYS": "hush hush"})
-    assert "hush" not in str(caught.value)
+    assert "hush" not in repr(Settings(api_keys=("hush",), admin_keys=("hush",)))
+    for name in ("ATTENDANT_API_KEYS", "ATTENDANT_ADMIN_KEYS"):
+        with pytest.raises(SettingsError) as caught:
+            read_settings({}, {name: "hush hush"})
+        assert "hush" not in str(caught.value)
 
 
 def test_the_documentation_lists_every_setting_with_its_default_and_range() -> None:
@@ -94,3 +95,7 @@ def shown(default: object) -> str:
     if default is None or default == ():
         return ""
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def test_by_default_a_stop_waits_as_long_as_a_request_may_take() -> None:
+    assert Settings().grace_seconds * 1000 >= Settings().timeout_ms

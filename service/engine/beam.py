@@ -1,4 +1,4 @@
-"""Beam search, defined in docs/architecture.md; with one place it is greedy."""
+"""Beam search, defined in docs/architecture.md; with a beam of one it is greedy."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ import math
 from collections.abc import Sequence
 from operator import itemgetter
 
-from service.engine.search import Live, Row, Search, Special, agreed
-from service.engine.tasks import Generate, Hypothesis, Options
+from service.engine.search import AgreedTokens, Live, Row, Search, SpecialIds
+from service.engine.tasks import Generate, Generated, Hypothesis, Options, Timing, TokenLogprobs
 
 BANNED = -math.inf
 
-# Best first; of equals, as they were before: the better parent, then the likelier token.
+# Best first; of equals, as they were before: the better parent, then the more probable token.
 _by_weight = itemgetter(0, 1)
+_by_rank = itemgetter(0)
 
 
 class GenerateSearch(Search):
-    """Beam search, of which greedy is the one with one place."""
+    """Beam search. A hypothesis that has ended keeps its beam, so the live ones get fewer."""
 
-    def __init__(self, special: Special, task: Generate) -> None:
-        super().__init__(special, task.prefix)
+    def __init__(self, special: SpecialIds, task: Generate) -> None:
+        super().__init__(special, task.prefix, task.top_logprobs)
         self.options: Options = task.options
-        self.finished: list[tuple[float, Hypothesis]] = []  # (what it is ranked by, hypothesis), best first
+        self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
+        self._agreed = 0  # tokens that every hypothesis that can be answered first starts with
 
     @property
-    def places(self) -> int:
-        return self.options.beam_size - len(self.finished)
+    def beams_left(self) -> int:
+        return self.options.beam_size - len(self.ended)
 
     def wanted(self) -> int:
-        return self.places + self._unavailable()
+        return max(self._needed(self.beams_left), self.top_logprobs)
 
-    def _unavailable(self) -> int:
-        """The most tokens that a row's likeliest may hold which cannot be chosen as they are."""
+    def _needed(self, count: int) -> int:
+        """How many of a row's most probable tokens are sure to hold `count` that may be chosen."""
         options, length = self.options, self.position
-        count = 2 + (length < options.min_length)  # padding and start, and the end token while it is too early
+        count += 2 + (length < options.min_length)  # padding, start, and the end token while it is too early
         if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
             count += length
         return count
@@ -41,43 +43,48 @@ class GenerateSearch(Search):
     def after_forced(self) -> list[int]:
         if self.position < self.options.max_length:
             return [0]
-        self._finish(self.live[0], "length")
-        return self._end()
+        self._end(self.live[0], "length")
+        return self._stop()
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
-        wanted, length, places = self.wanted(), self.position + 1, self.places
+        length, beams_left = self.position + 1, self.beams_left
+        needed = self._needed(beams_left)
         candidates: list[tuple[float, int, int, float, float]] = []  # -weight, parent, token, log-probability, weight
         for parent, (hypothesis, row) in enumerate(zip(self.live, rows, strict=True)):
             before = hypothesis.weight
-            for token, logprob, weight in self.allowed(hypothesis, row, wanted)[:places]:
+            for token, logprob, weight in self._allowed(hypothesis, row, needed)[:beams_left]:
                 candidates.append((-(before + weight), parent, token, logprob, weight))
         if not candidates:  # every token is forbidden
             for hypothesis in self.live:
-                self._finish(hypothesis, "length")
-            return self._end()
+                self._end(hypothesis, "length")
+            return self._stop()
         candidates.sort(key=_by_weight)
+        tops = self._alternatives_of_all(rows)
         chosen, parents = [], []
-        for _, parent, token, logprob, weight in candidates[:places]:
-            extended = self.live[parent].extended(token, logprob, weight)
+        for _, parent, token, logprob, weight in candidates[:beams_left]:
+            extended = self.live[parent].extended(token, logprob, weight, tops[parent])
             if token == self.special.eos:
-                self._finish(extended, "stop")
+                self._end(extended, "stop")
             elif length == self.options.max_length:
-                self._finish(extended, "length")
+                self._end(extended, "length")
             else:
                 chosen.append(extended)
                 parents.append(parent)
         self.live = chosen
-        return self._end() if not chosen or self._decided() else parents
+        return self._stop() if not chosen or self._decided() else parents
 
-    def allowed(self, hypothesis: Live, row: Row, wanted: int) -> list[tuple[int, float, float]]:
-        """(token, log-probability, weight) of the likeliest tokens that may come next, best first."""
+    def _alternatives_of_all(self, rows: Sequence[Row]) -> Sequence[TokenLogprobs | None]:
+        return [self.alternatives(row) for row in rows] if self.top_logprobs else [None] * len(rows)
+
+    def _allowed(self, hypothesis: Live, row: Row, needed: int) -> list[tuple[int, float, float]]:
+        """(token, log-probability, weight) of the most probable tokens that may come next, best first."""
         options = self.options
         special, too_early = self.special, len(hypothesis.ids) < options.min_length
         if options.repetition_penalty == 1.0 and not options.no_repeat_ngram_size:
             never = (special.pad, special.bos, special.eos) if too_early else (special.pad, special.bos)
-            likeliest = zip(row.ids[:wanted], row.logprobs, strict=False)
-            return [(token, logprob, logprob) for token, logprob in likeliest if token not in never]
-        weights = penalised(hypothesis.ids, row, wanted, options)
+            likely = zip(*row.top(needed), strict=True)
+            return [(token, logprob, logprob) for token, logprob in likely if token not in never]
+        weights = penalised(hypothesis.ids, row, needed, options)
         return sorted(
             (
                 (token, logprob, weight)
@@ -89,64 +96,83 @@ class GenerateSearch(Search):
             key=lambda entry: (-entry[2], entry[0]),
         )
 
-    def _finish(self, hypothesis: Live, reason: str) -> None:
-        penalty = self.options.length_penalty
-        length = max(len(hypothesis.logprobs), 1)
-        ids = hypothesis.ids[:-1] if reason == "stop" else hypothesis.ids
-        found = Hypothesis(tuple(ids), tuple(hypothesis.logprobs), hypothesis.total / length**penalty, reason)
-        self.finished.append((hypothesis.weight / length**penalty, found))
-        self.finished.sort(key=lambda entry: -entry[0])
+    def _end(self, live: Live, reason: str) -> None:
+        """A live hypothesis has ended; it keeps its beam."""
+        self.ended.append((self._rank(live), self._hypothesis(live, reason)))
+        self.ended.sort(key=_by_rank)
+
+    def _rank(self, live: Live) -> float:
+        """What answers are sorted by, smallest first."""
+        return -live.weight / float(max(len(live.logprobs), 1) ** self.options.length_penalty)
+
+    def _hypothesis(self, live: Live, reason: str) -> Hypothesis:
+        ids = live.ids[:-1] if reason == "stop" else live.ids
+        score = live.total / max(len(live.logprobs), 1) ** self.options.length_penalty
+        return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs)
 
     def _decided(self) -> bool:
         """Whether no live hypothesis can still be among those asked for: a sum only falls with its length."""
         options = self.options
-        if len(self.finished) < options.num_hypotheses:
+        if len(self.ended) < options.num_hypotheses:
             return False
         penalty = options.length_penalty
         longest = options.max_length if penalty > 0 else self.position + 1
         best_possible = max(hypothesis.weight for hypothesis in self.live) / longest**penalty
-        return bool(self.finished[options.num_hypotheses - 1][0] >= best_possible)
+        return bool(-self.ended[options.num_hypotheses - 1][0] >= best_possible)
 
-    def _end(self) -> list[int]:
+    def _stop(self) -> list[int]:
         self.done, self.live = True, []
         return []
 
-    def certain(self) -> Live | None:
-        """The tokens that the final answer is sure to begin with."""
-        best = self._best_finished()
-        hypotheses = [*self.live, *([] if best is None else [best])]
-        if not hypotheses:
-            return None
-        count = agreed([hypothesis.ids for hypothesis in hypotheses])
-        return Live(hypotheses[0].ids[:count], hypotheses[0].logprobs[:count])
+    def has_token(self) -> bool:
+        return self.done or self.position > len(self.forced)
 
-    def _best_finished(self) -> Live | None:
-        if not self.finished:
-            return None
-        best = self.best()[0]
-        return Live(list(best.ids), list(best.logprobs))
+    def agreed_length(self) -> int:
+        """The tokens that every live hypothesis and the best ended one start with.
+
+        It never falls: whatever lives or ends later continues a hypothesis that is live now.
+        """
+        best = [self.ended[0][1].ids] if self.ended else []
+        sequences: list[Sequence[int]] = [*(live.ids for live in self.live), *best]
+        first, shortest = sequences[0], min(map(len, sequences))
+        while self._agreed < shortest and all(ids[self._agreed] == first[self._agreed] for ids in sequences):
+            self._agreed += 1
+        return self._agreed
+
+    def agreed_tokens(self, start: int, stop: int) -> AgreedTokens:
+        first = self._first()
+        new = slice(start, stop)
+        return tuple(first.ids[new]), tuple(first.logprobs[new]), first.top_logprobs[new]
+
+    def _first(self) -> Live | Hypothesis:
+        """A hypothesis that starts with the agreed tokens."""
+        return self.live[0] if self.live else self.ended[0][1]
+
+    def result(self, timing: Timing) -> Generated:
+        return Generated(self.best(), timing)
+
+    def partial_result(self, timing: Timing) -> Generated | None:
+        best = self.best(cut_short=True)
+        return Generated(best, timing) if best else None
 
     def best(self, cut_short: bool = False) -> tuple[Hypothesis, ...]:
-        """The hypotheses asked for, best first; with those that are not finished, where time is up."""
-        found = list(self.finished)
+        """The hypotheses asked for, best first; if cut short, then the live ones that have a token of their own."""
+        found = [hypothesis for _, hypothesis in self.ended]
         if cut_short:
-            penalty = self.options.length_penalty
-            for live in sorted(self.live, key=lambda hypothesis: -hypothesis.weight):
-                if live.ids:
-                    length = len(live.logprobs) ** penalty
-                    unfinished = Hypothesis(tuple(live.ids), tuple(live.logprobs), live.total / length, "deadline")
-                    found.append((live.weight / length, unfinished))
-        ranked = sorted(found, key=lambda entry: (entry[1].finish_reason == "deadline", -entry[0]))
-        return tuple(hypothesis for _, hypothesis in ranked[: self.options.num_hypotheses])
+            found += [self._hypothesis(live, "deadline") for live in sorted(self._answerable(), key=self._rank)]
+        return tuple(found[: self.options.num_hypotheses])
+
+    def _answerable(self) -> list[Live]:
+        return [live for live in self.live if len(live.ids) > len(self.forced)]
 
 
-def penalised(ids: list[int], row: Row, wanted: int, options: Options) -> list[tuple[int, float, float]]:
-    """(token, log-probability, weight) with repeated tokens made less likely and repeated n-grams forbidden.
+def penalised(ids: list[int], row: Row, needed: int, options: Options) -> list[tuple[int, float, float]]:
+    """(token, log-probability, weight) with repeated tokens made less probable and repeated n-grams forbidden.
 
-    A penalty under 1 makes repeated tokens likelier, so they join even where they are not among the likeliest.
+    A penalty under 1 makes repeated tokens more probable, so they join even where they are not in the top-k.
     """
     seen, banned = set(ids), repeating(ids, options.no_repeat_ngram_size)
-    pairs = dict(zip(row.ids[:wanted], row.logprobs, strict=False))
+    pairs = dict(zip(*row.top(needed), strict=True))
     if options.repetition_penalty < 1.0:
         pairs |= {token: float(row.all[token]) for token in seen}
     return [

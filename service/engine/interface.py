@@ -65,7 +65,8 @@ class EngineInterface(Protocol):
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
         """Queue all of the tasks or none: InvalidFieldError, QueueFullError or NotReadyError.
 
-        `on_event` gets one Finished for each task, from another thread; `deadline` is of time.monotonic().
+        `on_event` gets one Finished for each task, from a thread of the engine, or from the one that cancels it.
+        `deadline` is of time.monotonic().
         """
 
     def count_waiting(self) -> int:

@@ -1,9 +1,9 @@
-"""What the decoder remembers of each row between steps: its source's keys and values, and its own.
+"""The KV cache of a lane: for each row, the keys and values of its source and of its own tokens.
 
-Rows lie densely from 0 on, so that a step sees no holes. Both kinds of memory take the same orders.
+Rows lie densely from 0 on, so that a step sees no holes.
 
-    HostMemory      in this process; the fast graphs write it in place, and only rows that move are copied
-    DeviceMemory    wherever the provider computes; steps give new tensors, and a graph rearranges them
+    HostKVCache      in this process; the fast graphs write it in place, and only rows that move are copied
+    DeviceKVCache    wherever the provider computes; steps give new tensors, and a graph rearranges them
 
 L decoder layers   R rows   H heads   P past   S source   d features of a head
 """
@@ -18,41 +18,56 @@ import numpy as np
 import onnxruntime as ort
 
 from export.bundle import Sizes
+from service.engine.runtime import Runtime
 from service.engine.tasks import Array
 
 SIDES = ("key", "value")
-WIDTHS = 4  # the width of the sources in memory is a multiple of this
-LENGTHS = 32  # so is the past that DeviceMemory holds; HostMemory doubles it
-UNKNOWN: Sequence[int] = ()
+WIDTH_UNIT = 4  # S is a multiple of this
+LENGTH_UNIT = 32  # P begins with this; DeviceKVCache grows by it, HostKVCache doubles
+NEW_ROW = -1  # the origin of a row that was just added
+NOTHING_SHARED: Sequence[int] = ()
 
 
-class Memory(Protocol):
+class KVCache(Protocol):
     width: int  # S, of every row
+    reuses_bindings: bool  # whether what was bound for a layout holds whenever the layout is the same
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """While this and the number of rows are the same, so is what `bind` binds."""
+        """While this and the number of rows are the same, so is what `bind_step` binds."""
 
-    def add_rows(self, held: int, encoded: Sequence[Any], width: int) -> None:
-        """A row for each source that the encoder's outputs are of, after the `held` that are here."""
+    def bind_encoder(self, io: Any, held: int, count: int, encoded_width: int, width: int) -> None:
+        """Bind the encoder's outputs for `count` sources, which become rows after the `held` ones, of this width."""
 
-    def keep_rows(
-        self, origins: Sequence[int], position: int, shared: Sequence[int] = UNKNOWN, width: int | None = None
+    def adopt_encoded(self, io: Any, held: int, width: int) -> None:
+        """After the encoder has run."""
+
+    def reorder(
+        self, origins: Sequence[int], position: int, shared: Sequence[int] = NOTHING_SHARED, width: int | None = None
     ) -> None:
-        """Row i is from now on what row origins[i] was, -1 for one just added; the width may shrink.
+        """Row i is from now on what row origins[i] was, or NEW_ROW; rows past them are dropped, the width may shrink.
 
-        No row has more than `position` tokens. A row that nothing continues may be entered by another; shared[i] is 0,
-        or both are of one source and their first shared[i] tokens are the same.
+        No row has more than `position` tokens. A row that nothing continues may be overwritten; shared[i] is 0, or
+        both rows are of one source and their first shared[i] tokens are the same.
         """
 
-    def make_room(self, rows: int, position: int) -> None:
+    def clear(self) -> None:
+        """Drop every row."""
+
+    def reserve(self, rows: int, position: int) -> None:
         """The next step adds a token to rows of at most `position`."""
 
-    def bind(self, io: Any, rows: int) -> None:
-        """Bind a step's caches."""
+    def bind_step(self, io: Any, rows: int) -> None:
+        """Bind the caches of a step."""
 
-    def take(self, io: Any) -> None:
+    def adopt_outputs(self, io: Any) -> None:
         """After a step: what it gave is what is held."""
+
+
+def make_kv_cache(runtime: Runtime, max_rows: int) -> KVCache:
+    if runtime.fast:
+        return HostKVCache(runtime.sizes, max_rows, runtime.cache_dtype)
+    return DeviceKVCache(runtime.sizes, runtime.merge, runtime.provider, runtime.cache_dtype)
 
 
 def tensor_names(prefix: str, sizes: Sizes) -> list[str]:
@@ -60,21 +75,24 @@ def tensor_names(prefix: str, sizes: Sizes) -> list[str]:
     return [f"{prefix}_{side}_{layer}" for layer in range(sizes.decoder_layers) for side in SIDES]
 
 
-class HostMemory:
+class HostKVCache:
     """Two blocks with room for every row at full length, of which only what is used takes memory.
 
     How wide sources and how long rows are laid out follows what is there: neighbours in memory stay near each other.
     """
 
-    def __init__(self, sizes: Sizes, max_rows: int, kind: str) -> None:
-        self.sizes, self._max_rows, self.kind = sizes, max_rows, np.dtype(kind)
-        self.width, self._length = 0, min(LENGTHS, sizes.max_length)  # S and P as they are laid out
+    reuses_bindings = True
+
+    def __init__(self, sizes: Sizes, max_rows: int, dtype: str) -> None:
+        self._sizes, self._max_rows, self._dtype = sizes, max_rows, np.dtype(dtype)
+        self.width, self._length = 0, min(LENGTH_UNIT, sizes.max_length)  # S and P as they are laid out
         tensors, full = 2 * sizes.decoder_layers, max_rows * sizes.d_model
-        self._past_block = untouched((tensors, full * sizes.max_length), self.kind)
-        self._cross_block = untouched((tensors, full * round_up(sizes.max_length, WIDTHS)), self.kind)
+        self._past_block = untouched((tensors, full * sizes.max_length), self._dtype)
+        self._cross_block = untouched((tensors, full * round_up(sizes.max_length, WIDTH_UNIT)), self._dtype)
         self._past, self._cross = self._laid_out(self._past_block, self._length), self._laid_out(self._cross_block, 0)
         names = (tensor_names(prefix, sizes) for prefix in ("self", "present", "cross", "kept"))
         self._names = list(zip(*names, strict=True))
+        self._narrow: list[Array] = []  # encoder outputs that are not as wide as the cache
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -82,33 +100,38 @@ class HostMemory:
 
     def _laid_out(self, block: Array, length: int) -> Array:
         """A block as (2L, R, H, length, d)."""
-        sizes = self.sizes
+        sizes = self._sizes
         used = block[:, : self._max_rows * length * sizes.d_model]
         return used.reshape(len(block), self._max_rows, sizes.heads, length, sizes.head)
 
-    def places(self, held: int, count: int, width: int) -> list[Array]:
-        """Where the encoder may write `count` sources of full width, after the `held` rows."""
+    def bind_encoder(self, io: Any, held: int, count: int, encoded_width: int, width: int) -> None:
         if width != self.width:
             self._set_width(held, width)
-        return [tensor[held : held + count] for tensor in self._cross]
+        if encoded_width == width:  # no copy: the encoder writes where the decoder reads
+            targets, self._narrow = [tensor[held : held + count] for tensor in self._cross], []
+        else:
+            shape = (count, self._sizes.heads, encoded_width, self._sizes.head)
+            targets = self._narrow = [np.empty(shape, self._dtype) for _ in self._cross]
+        for name, target in zip(tensor_names("cross", self._sizes), targets, strict=True):
+            io.bind_output(name, "cpu", 0, target.dtype, list(target.shape), target.ctypes.data)
 
-    def add_rows(self, held: int, encoded: Sequence[Array], width: int) -> None:
-        count, encoded_width = encoded[0].shape[0], encoded[0].shape[2]
-        for place, values in zip(self.places(held, count, width), encoded, strict=True):
-            place[:, :, :encoded_width] = values
+    def adopt_encoded(self, io: Any, held: int, width: int) -> None:  # noqa: ARG002
+        for tensor, values in zip(self._cross, self._narrow, strict=False):
+            tensor[held : held + len(values), :, : values.shape[2]] = values
+        self._narrow = []
 
     def _set_width(self, held: int, width: int) -> None:
-        kept = min(width, self.width)
-        values = self._cross[:, :held, :, :kept].copy()
+        used = min(width, self.width)
+        values = self._cross[:, :held, :, :used].copy()
         self.width, self._cross = width, self._laid_out(self._cross_block, width)
-        self._cross[:, :held, :, :kept] = values
+        self._cross[:, :held, :, :used] = values
 
-    def keep_rows(
-        self, origins: Sequence[int], position: int, shared: Sequence[int] = UNKNOWN, width: int | None = None
+    def reorder(
+        self, origins: Sequence[int], position: int, shared: Sequence[int] = NOTHING_SHARED, width: int | None = None
     ) -> None:
         past, cross = self._past, self._cross
-        for row, origin in enumerate(origins):  # a row that is entered is one that nothing goes on from
-            if origin in (row, -1):
+        for row, origin in enumerate(origins):  # a row that is overwritten is one that nothing continues
+            if origin in (row, NEW_ROW):
                 continue
             first = shared[row] if shared else 0
             if first < position:
@@ -117,76 +140,99 @@ class HostMemory:
                 cross[:, row] = cross[:, origin]
         if width is not None and width < self.width:
             self._set_width(len(origins), width)
-        if not origins and self._length > LENGTHS:
-            self._set_length(0, LENGTHS)
+        if not origins:
+            self.clear()
+
+    def clear(self) -> None:
+        if self._length > LENGTH_UNIT:
+            self._set_length(0, LENGTH_UNIT)
 
     def _set_length(self, rows: int, length: int) -> None:
-        kept = min(length, self._length)
-        values = self._past[:, :rows, :, :kept].copy()
+        used = min(length, self._length)
+        values = self._past[:, :rows, :, :used].copy()
         self._past = self._laid_out(self._past_block, length)
-        self._past[:, :rows, :, :kept] = values
+        self._past[:, :rows, :, :used] = values
         self._length = length
 
-    def make_room(self, rows: int, position: int) -> None:
+    def reserve(self, rows: int, position: int) -> None:
         if position >= self._length:
-            self._set_length(rows, min(2 * self._length, self.sizes.max_length))
+            self._set_length(rows, min(2 * self._length, self._sizes.max_length))
 
-    def bind(self, io: Any, rows: int) -> None:
-        sizes = self.sizes
+    def bind_step(self, io: Any, rows: int) -> None:
+        sizes = self._sizes
         past = [rows, sizes.heads, self._length, sizes.head]
         cross = [rows, sizes.heads, self.width, sizes.head]
-        for i, (before, after, memory, kept) in enumerate(self._names):
-            for name, same, block, shape in ((before, after, self._past, past), (memory, kept, self._cross, cross)):
+        for i, (past_in, past_out, cross_in, cross_out) in enumerate(self._names):
+            for name, same, block, shape in (
+                (past_in, past_out, self._past, past),
+                (cross_in, cross_out, self._cross, cross),
+            ):
                 address = block[i].ctypes.data
-                io.bind_input(name, "cpu", 0, self.kind, shape, address)
-                io.bind_output(same, "cpu", 0, self.kind, shape, address)
+                io.bind_input(name, "cpu", 0, self._dtype, shape, address)
+                io.bind_output(same, "cpu", 0, self._dtype, shape, address)
 
-    def take(self, io: Any) -> None:
-        pass
+    def adopt_outputs(self, io: Any) -> None:
+        pass  # they were written in place
 
 
-class DeviceMemory:
+class DeviceKVCache:
     """Tensors of exactly the rows that there are, on the provider's device."""
 
-    def __init__(self, sizes: Sizes, merge: Any, device: str, kind: str) -> None:
-        self.sizes, self.width, self._merge, self._device, self._kind = sizes, 0, merge, device, np.dtype(kind)
+    reuses_bindings = False  # every change gives new tensors
+
+    def __init__(self, sizes: Sizes, merge: Any, device: str, dtype: str) -> None:
+        self._sizes, self.width, self._merge, self._device, self._dtype = sizes, 0, merge, device, np.dtype(dtype)
         self._past: list[Any] = []
         self._cross: list[Any] = []
         self._rows = self._length = 0  # R and P
         self._changes = 0
 
-    def add_rows(self, held: int, encoded: Sequence[Any], width: int) -> None:
+    @property
+    def layout(self) -> tuple[int, ...]:
+        return (self._changes,)
+
+    def bind_encoder(self, io: Any, held: int, count: int, encoded_width: int, width: int) -> None:  # noqa: ARG002
+        for name in tensor_names("cross", self._sizes):
+            io.bind_output(name, self._device)
+
+    def adopt_encoded(self, io: Any, held: int, width: int) -> None:
+        encoded = list(io.get_outputs())
         count = encoded[0].shape()[0]
         self.width = max(self.width, width) if held else width
         before = self._cross if held else encoded
         index = range(held + count) if held else range(count)
         self._cross = [self._merged(old, new, index, self.width) for old, new in zip(before, encoded, strict=True)]
 
-    def keep_rows(
-        self, origins: Sequence[int], position: int, shared: Sequence[int] = UNKNOWN, width: int | None = None
+    def reorder(
+        self, origins: Sequence[int], position: int, shared: Sequence[int] = NOTHING_SHARED, width: int | None = None
     ) -> None:
         self._changes += 1
         if not origins:
-            self._past, self._cross, self._rows, self._length = [], [], 0, 0
+            self.clear()
             return
-        known = shared or [0] * len(origins)
-        moved = any(origin not in (row, -1) and not known[row] for row, origin in enumerate(origins))
+        self._reorder_cross(origins, shared or [0] * len(origins), width)
+        length = round_up(position + 1, LENGTH_UNIT)
+        if self._past:
+            index = [max(origin, 0) for origin in origins]
+            self._past = [self._merged(old, old, index, length) for old in self._past]
+        else:
+            zeros = np.zeros([len(origins), self._sizes.heads, length, self._sizes.head], self._dtype)
+            names = tensor_names("self", self._sizes)
+            self._past = [ort.OrtValue.ortvalue_from_numpy(zeros, self._device, 0) for _ in names]
+        self._rows, self._length = len(origins), length
+
+    def _reorder_cross(self, origins: Sequence[int], shared: Sequence[int], width: int | None) -> None:
+        """Rows of one source have the same cross-attention cache, so it stays where only such rows have moved."""
+        moved = any(origin not in (row, NEW_ROW) and not shared[row] for row, origin in enumerate(origins))
         narrower = width is not None and width < self.width
         if moved or narrower or len(origins) < self._rows:
             self.width = width if width is not None and narrower else self.width
-            index = [row if origin == -1 else origin for row, origin in enumerate(origins)]
+            index = [row if origin == NEW_ROW else origin for row, origin in enumerate(origins)]
             self._cross = [self._merged(old, old, index, self.width) for old in self._cross]
-        length = round_up(position + 1, LENGTHS)
-        if not self._past:
-            shape = [len(origins), self.sizes.heads, length, self.sizes.head]
-            zeros = np.zeros(shape, self._kind)
-            self._past = [
-                ort.OrtValue.ortvalue_from_numpy(zeros, self._device, 0) for _ in tensor_names("self", self.sizes)
-            ]
-        else:
-            index = [max(origin, 0) for origin in origins]
-            self._past = [self._merged(old, old, index, length) for old in self._past]
-        self._rows, self._length = len(origins), length
+
+    def clear(self) -> None:
+        self._changes += 1
+        self._past, self._cross, self._rows, self._length = [], [], 0, 0
 
     def _merged(self, held: Any, added: Any, index: Sequence[int], length: int) -> Any:
         io = self._merge.io_binding()
@@ -198,24 +244,20 @@ class DeviceMemory:
         self._merge.run_with_iobinding(io)
         return io.get_outputs()[0]
 
-    @property
-    def layout(self) -> tuple[int, ...]:
-        return (self._changes,)  # every change gives new tensors
-
-    def make_room(self, rows: int, position: int) -> None:
+    def reserve(self, rows: int, position: int) -> None:
         if position >= self._length:
-            self.keep_rows(range(rows), position)
+            self.reorder(range(rows), position)
 
-    def bind(self, io: Any, rows: int) -> None:  # noqa: ARG002
-        for name, value in zip(tensor_names("self", self.sizes), self._past, strict=True):
+    def bind_step(self, io: Any, rows: int) -> None:  # noqa: ARG002
+        for name, value in zip(tensor_names("self", self._sizes), self._past, strict=True):
             io.bind_ortvalue_input(name, value)
-        for name, value in zip(tensor_names("cross", self.sizes), self._cross, strict=True):
+        for name, value in zip(tensor_names("cross", self._sizes), self._cross, strict=True):
             io.bind_ortvalue_input(name, value)
-        for name in tensor_names("present", self.sizes):
+        for name in tensor_names("present", self._sizes):
             io.bind_output(name, self._device)
 
-    def take(self, io: Any) -> None:
-        self._past = list(io.get_outputs())[-2 * self.sizes.decoder_layers :]
+    def adopt_outputs(self, io: Any) -> None:
+        self._past = list(io.get_outputs())[-2 * self._sizes.decoder_layers :]
         self._changes += 1
 
 
@@ -223,12 +265,12 @@ def round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def untouched(shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+def untouched(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array of zeros whose pages take memory when they are first written, each alone."""
     count = int(np.prod(shape))
     if not count:
-        return np.zeros(shape, kind)
-    block = mmap.mmap(-1, kind.itemsize * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.zeros(shape, dtype)
+    block = mmap.mmap(-1, dtype.itemsize * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         block.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(block, kind).reshape(shape)
+    return np.frombuffer(block, dtype).reshape(shape)

@@ -19,8 +19,8 @@ class EngineObserver:
     def first_token(self, seconds: float) -> None:
         """A task has its first token, so long after it was submitted."""
 
-    def generated(self, target_tokens: int, pruned_tokens: int, seconds_per_token: float, length: int) -> None:
-        """A generation has ended: tokens answered, tokens decoded in vain, decoding time of each of `length` tokens."""
+    def generated(self, target_tokens: int, pruned_tokens: int, seconds_per_token: float) -> None:
+        """A generation has ended: tokens answered, tokens decoded in vain, mean decoding time of a token."""
 
     def cancelled(self, wasted_tokens: int) -> None:
         """A task was cancelled after so many tokens were decoded."""

@@ -1,4 +1,4 @@
-"""A bundle's variant loaded on onnxruntime, with some number of threads. Any number of lanes may run it at once."""
+"""The loaded graphs: a variant of a bundle on onnxruntime, with some number of threads. Lanes may share it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from service.errors import StartError
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
-CACHE_KINDS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int8)": "int8"}
-SLOWER = ["SkipLayerNormFusion"]  # onnxruntime's fused node takes five times as long as the two it replaces
+CACHE_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int8)": "int8"}
+SLOW_OPTIMIZERS = ["SkipLayerNormFusion"]  # onnxruntime's fused node takes five times as long as the two it replaces
 log = logging.getLogger("attendant")
 
 
@@ -34,17 +34,16 @@ class Runtime:
             self._fall_back(provider, "onnxruntime could not start CUDA on this machine")
             self.precision = choose_precision(bundle, precision, self.provider)
             self._load_graphs(bundle)
-        self.cache = CACHE_KINDS[self.step.get_outputs()[-1].type]
-        self.merge = None if self.fast else self._load("", "merge")
+        self.cache_dtype = CACHE_DTYPES[self.step.get_outputs()[-1].type]
+        self.merge = None if self.fast else self._load("merge")
 
     def with_threads(self, threads: int) -> Runtime:
-        """The same with another number of threads, and the same weights where onnxruntime does not want its own."""
+        """The same graphs with another number of threads; onnxruntime shares the weights that it does not pack."""
         if threads == self.threads:
             return self
         other = copy.copy(self)
         other.threads = threads
-        kind = "fast_" if self.fast else ""
-        other.encoder, other.step = other._load(kind, "encoder"), other._load(kind, "step")
+        other.encoder, other.step = other._load("encoder"), other._load("step")
         return other
 
     def weight_bytes(self) -> int:
@@ -53,25 +52,27 @@ class Runtime:
     def _load_graphs(self, bundle: Bundle) -> None:
         self.graphs = bundle.variants[self.precision].graphs
         self.fast = self.provider == "cpu" and "fast_step" in self.graphs
-        kind = "fast_" if self.fast else ""
-        self._shared = shared_weights(self.graphs[f"{kind}encoder"], self.graphs[f"{kind}step"])
-        self.encoder, self.step = self._load(kind, "encoder"), self._load(kind, "step")
+        self._shared = shared_weights(self._path("encoder"), self._path("step"))
+        self.encoder, self.step = self._load("encoder"), self._load("step")
 
-    def _load(self, kind: str, name: str) -> Any:
-        path = self.graphs[kind + name]
+    def _path(self, name: str) -> Path:
+        return self.graphs[f"fast_{name}" if self.fast and name != "merge" else name]
+
+    def _load(self, name: str) -> Any:
+        path = self._path(name)
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
-        # Each session has threads of its own: those that spun on after a run would take the other's processors.
+        # Each session has its own threads: if they spun after a run, they would take the other session's processors.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if self.provider == "cpu" and name != "merge":
             for weight, value in self._shared.items():
                 options.add_initializer(weight, value)
         cuda = [(CUDA, {"device_id": 0})] if self.provider == "cuda" else []
         try:
-            return ort.InferenceSession(str(path), options, providers=[*cuda, CPU], disabled_optimizers=SLOWER)
+            return ort.InferenceSession(str(path), options, providers=[*cuda, CPU], disabled_optimizers=SLOW_OPTIMIZERS)
         except Exception as error:  # onnxruntime raises its own kinds, with no common base
             raise StartError(f"onnxruntime cannot load {path}: {str(error).splitlines()[0]}") from None
 
@@ -83,7 +84,7 @@ class Runtime:
 
 
 def shared_weights(*graphs: Path) -> dict[str, Any]:
-    """The weights that all of some graphs use (an embedding, where it is tied), mapped into memory once."""
+    """The weights that all of the graphs use (a tied embedding), mapped into memory once."""
     weights = [stored_weights(graph) for graph in graphs]
     found = {}
     for name in set.intersection(*map(set, weights)):
@@ -95,7 +96,7 @@ def shared_weights(*graphs: Path) -> dict[str, Any]:
 
 
 def choose_provider(asked: str) -> tuple[str, str | None]:
-    """The provider, and why it is not the one that would have been taken first."""
+    """The provider, and the reason for falling back to it."""
     if asked == "cpu":
         return "cpu", None
     if CUDA in ort.get_available_providers():
@@ -115,6 +116,6 @@ def choose_precision(bundle: Bundle, asked: str, provider: str) -> str:
 
 
 def fastest(precisions: Sequence[str], provider: str) -> str:
-    """The precision that a provider takes where nothing else is said."""
+    """The default precision of a provider."""
     order = ("fp16", "fp32", "int8") if provider == "cuda" else ("int8", "fp32", "fp16")
     return next((name for name in order if name in precisions), precisions[0])

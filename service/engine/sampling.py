@@ -7,26 +7,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.engine.beam import BANNED, GenerateSearch, repeating
+from service.engine.distributions import most_probable
 from service.engine.search import Live, Row
-from service.engine.tasks import Array
+from service.engine.tasks import Array, Hypothesis
 
 
 class SampleSearch(GenerateSearch):
-    """As many independent samples as are asked for."""
-
-    @property
-    def places(self) -> int:
-        return self.options.num_hypotheses - len(self.finished)
+    """As many independent samples as are asked for, answered in their own order."""
 
     def wanted(self) -> int:
-        return 1 if self.options.top_k is None else self.options.top_k + self._unavailable()
+        top_k = self.options.top_k
+        return max(1 if top_k is None else self._needed(top_k), self.top_logprobs)
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
         if self.position == len(self.forced):  # one hypothesis becomes as many as there are samples
             first = self.live[0]
             pairs = [
-                (0, Live(first.ids, first.logprobs, first.total, first.weight, stream), rows[0])
-                for stream in range(self.options.num_hypotheses)
+                (0, Live(first.ids, first.logprobs, first.total, first.weight, sample, first.top_logprobs), rows[0])
+                for sample in range(self.options.num_hypotheses)
             ]
         else:
             pairs = [(i, live, row) for i, (live, row) in enumerate(zip(self.live, rows, strict=True))]
@@ -34,28 +32,42 @@ class SampleSearch(GenerateSearch):
         for parent, live, row in pairs:
             token = self._draw(live, row)
             if token is None:  # every token is forbidden
-                self._finish(live, "length")
+                self._end(live, "length")
                 continue
             logprob = float(row.all[token])
-            extended = live.extended(token, logprob, logprob)
+            extended = live.extended(token, logprob, logprob, self.alternatives(row))
             if token == self.special.eos:
-                self._finish(extended, "stop")
+                self._end(extended, "stop")
             elif len(extended.ids) == self.options.max_length:
-                self._finish(extended, "length")
+                self._end(extended, "length")
             else:
                 chosen.append(extended)
                 parents.append(parent)
         self.live = chosen
-        return parents if chosen else self._end()
+        return parents if chosen else self._stop()
+
+    def _rank(self, live: Live) -> float:
+        return live.sample
+
+    def best(self, cut_short: bool = False) -> tuple[Hypothesis, ...]:
+        """The samples in their own order; if cut short, also those that have not ended."""
+        found = list(self.ended)
+        if cut_short:
+            found += [(self._rank(live), self._hypothesis(live, "deadline")) for live in self._answerable()]
+        return tuple(hypothesis for _, hypothesis in sorted(found, key=lambda entry: entry[0]))
+
+    def agreed_length(self) -> int:
+        """The first sample is answered first, so each of its tokens can be emitted at once."""
+        return len(self._first().ids)
+
+    def _first(self) -> Live | Hypothesis:
+        return self.live[0] if self.live and self.live[0].sample == 0 else self.ended[0][1]
 
     def _draw(self, live: Live, row: Row) -> int | None:
+        """A token by its weight, or None if all are forbidden."""
         options = self.options
         assert options.temperature is not None
-        if options.top_k is None:
-            ids, weights = self._whole_vocabulary(live, row)
-        else:
-            few = self.allowed(live, row, self.wanted())[: options.top_k]
-            ids, weights = np.array([entry[0] for entry in few]), np.array([entry[2] for entry in few])
+        ids, weights = self._candidates(live, row)
         if not len(ids):
             return None
         scaled = weights / options.temperature
@@ -63,10 +75,27 @@ class SampleSearch(GenerateSearch):
         if options.top_p is not None:
             ids, shares = nucleus(ids, shares, options.top_p)
         cumulative = np.cumsum(shares)
-        at = uniform(options.seed, live.stream, len(live.ids)) * cumulative[-1]
+        at = uniform(options.seed, live.sample, len(live.ids)) * cumulative[-1]
         return int(ids[min(int(np.searchsorted(cumulative, at, side="right")), len(ids) - 1)])
 
-    def _whole_vocabulary(self, live: Live, row: Row) -> tuple[Array, Array]:
+    def _candidates(self, live: Live, row: Row) -> tuple[Array, Array]:
+        """The ids to draw from and their weights; with top_k most probable first.
+
+        A large top_k is taken from the row's own distribution: other rows of the batch do not pay for it.
+        """
+        top_k = self.options.top_k
+        if top_k is None:
+            return self._allowed_tokens(live, row)
+        needed = self._needed(top_k)
+        if needed <= len(row.ids):
+            few = self._allowed(live, row, needed)[:top_k]
+            return np.array([entry[0] for entry in few]), np.array([entry[2] for entry in few])
+        ids, weights = self._allowed_tokens(live, row)
+        kept = most_probable(weights, top_k)
+        return ids[kept], weights[kept]
+
+    def _allowed_tokens(self, live: Live, row: Row) -> tuple[Array, Array]:
+        """The ids that may come next, in ascending order, and their weights."""
         options, weights = self.options, row.all.astype(np.float64)
         seen = np.array(sorted(set(live.ids)), dtype=np.int64)
         weights[seen] *= options.repetition_penalty
@@ -79,16 +108,16 @@ class SampleSearch(GenerateSearch):
 
 
 def nucleus(ids: Array, shares: Array, top_p: float) -> tuple[Array, Array]:
-    """The fewest likeliest tokens that together have a share of at least top_p, likeliest first."""
+    """The fewest most probable tokens that together have a share of at least top_p, most probable first."""
     order = np.argsort(-shares, kind="stable")
     kept = order[: int(np.searchsorted(np.cumsum(shares[order]), top_p * shares.sum(), side="left")) + 1]
     return ids[kept], shares[kept]
 
 
-def uniform(seed: int, stream: int, counter: int) -> float:
+def uniform(seed: int, sample: int, counter: int) -> float:
     """A number in [0, 1) that depends on nothing but its arguments (SplitMix64 over them)."""
     state = 0
-    for part in (seed, stream, counter):
+    for part in (seed, sample, counter):
         state = _mix(state ^ _mix(part & _MASK))
     return (state >> 11) / 2**53
 

@@ -1,9 +1,9 @@
-"""What every search is: pure over the candidates that a step hands it, one object for each task, no tensors of a batch.
+"""The base of every search, and the two that are given their tokens; `beam.py` and `sampling.py` choose theirs.
 
-A search has live hypotheses. It says which token each is to be extended from, and how many of the likeliest next tokens
-it needs; `advance` takes those and answers which live hypothesis each new one continues. The searches here are given
-their tokens; those in `beam.py` and `sampling.py` choose. What is chosen may be weighed by penalties and temperature,
-and what is reported is always the model's own log-probability.
+A search is pure over the candidates that a step hands it: one object for each task, no tensors of a batch. It has live
+hypotheses. It says which token each is extended from and how many of the most probable next tokens it needs; `advance`
+takes those and returns which live hypothesis each new one continues. Penalties and temperature change the weight by
+which tokens are chosen; what is reported is always the model's own log-probability.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from service.engine.tasks import Array, Ids, NextToken, Score
+import numpy as np
+
+from service.engine.distributions import most_probable
+from service.engine.tasks import Array, Distribution, Ids, NextToken, Result, Score, Scored, Timing, TokenLogprobs
+
+AgreedTokens = tuple[Ids, tuple[float, ...], tuple[TokenLogprobs, ...]]  # ids, log-probabilities, alternatives
 
 
 @dataclass(frozen=True)
-class Special:
+class SpecialIds:
     """The ids that mean something to a search."""
 
     pad: int
@@ -27,32 +32,47 @@ class Special:
 class Row(NamedTuple):
     """The next tokens of one live hypothesis."""
 
-    ids: Sequence[int]  # the likeliest, at least as many as were asked for (or the whole vocabulary), likeliest first
+    ids: Sequence[int]  # the graph's top-k, most probable first
     logprobs: Sequence[float]  # theirs
-    all: Array  # (V,), the log-probability of every token
+    all: Array  # (V,), the log-probability of every token; valid until the next step
+
+    def top(self, count: int) -> tuple[Sequence[int], Sequence[float]]:
+        """The `count` most probable tokens and their log-probabilities: the graph's, or where it has fewer, our own."""
+        if count <= len(self.ids) or len(self.ids) == len(self.all):
+            return self.ids[:count], self.logprobs[:count]
+        ids = most_probable(self.all, count)
+        return ids.tolist(), self.all[ids].tolist()
 
 
 @dataclass(slots=True)
 class Live:
-    """A hypothesis that goes on. `weight` is what it is ranked by: the sum, as penalties have it."""
+    """A hypothesis that goes on. `weight` is what it is ranked by: the sum of log-probabilities after penalties."""
 
     ids: list[int]
     logprobs: list[float]
     total: float = 0.0
     weight: float = 0.0
-    stream: int = 0  # which of several samples it is
+    sample: int = 0  # which of several samples it is
+    top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them
 
-    def extended(self, token: int, logprob: float, weight: float) -> Live:
-        return Live([*self.ids, token], [*self.logprobs, logprob], self.total + logprob, self.weight + weight,
-                    self.stream)  # fmt: skip
+    def extended(self, token: int, logprob: float, weight: float, top: TokenLogprobs | None = None) -> Live:
+        return Live(
+            [*self.ids, token],
+            [*self.logprobs, logprob],
+            self.total + logprob,
+            self.weight + weight,
+            self.sample,
+            self.top_logprobs if top is None else (*self.top_logprobs, top),
+        )
 
 
 @dataclass
 class Search:
     """What all searches share: one live hypothesis at first, which follows `forced` tokens before it is free."""
 
-    special: Special
+    special: SpecialIds
     forced: Ids
+    top_logprobs: int = 0  # most probable tokens recorded at each position
     live: list[Live] = field(default_factory=lambda: [Live([], [])])
     done: bool = False
 
@@ -65,16 +85,16 @@ class Search:
         return [hypothesis.ids[-1] if hypothesis.ids else self.special.bos for hypothesis in self.live]
 
     def wanted(self) -> int:
-        """How many of the likeliest tokens the next `advance` looks at, for each row."""
-        return 1
+        """How many of the most probable tokens the next `advance` looks at, for each row."""
+        return max(1, self.top_logprobs)
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
-        """Take the next tokens of every live hypothesis; for each that is live now, which one it continues."""
+        """Take the next tokens of every live hypothesis; return which one each new one continues, [] when done."""
         at = self.position
         if at < len(self.forced):
             token = self.forced[at]
             logprob = float(rows[0].all[token])
-            self.live = [self.live[0].extended(token, logprob, logprob)]
+            self.live = [self.live[0].extended(token, logprob, logprob, self.alternatives(rows[0]))]
             return self.after_forced()
         return self.choose(rows)
 
@@ -84,45 +104,67 @@ class Search:
     def choose(self, rows: Sequence[Row]) -> list[int]:
         raise NotImplementedError
 
+    def alternatives(self, row: Row) -> TokenLogprobs | None:
+        """The most probable tokens of a row, where the task asked for them."""
+        return tuple(zip(*row.top(self.top_logprobs), strict=True)) if self.top_logprobs else None
+
+    def result(self, timing: Timing) -> Result:
+        """The answer of a search that is done."""
+        raise NotImplementedError
+
+    def partial_result(self, timing: Timing) -> Result | None:  # noqa: ARG002
+        """The best answer so far, for a search that is cut short; None if there is nothing to answer."""
+        return None
+
+    def has_token(self) -> bool:
+        """Whether it has chosen its first token."""
+        return False
+
+    def agreed_length(self) -> int:
+        """How many tokens can be emitted: no later step takes them back."""
+        return 0
+
+    def agreed_tokens(self, start: int, stop: int) -> AgreedTokens:
+        """Those from `start` to `stop`, with what is known of each."""
+        raise NotImplementedError
+
 
 class ScoreSearch(Search):
     """Every token is given, the end token last."""
 
-    def __init__(self, special: Special, task: Score) -> None:
+    def __init__(self, special: SpecialIds, task: Score) -> None:
         super().__init__(special, (*task.target, special.eos))
 
     def after_forced(self) -> list[int]:
         self.done = self.position == len(self.forced)
         return [] if self.done else [0]
 
-    @property
-    def logprobs(self) -> tuple[float, ...]:
-        return tuple(self.live[0].logprobs)
+    def result(self, timing: Timing) -> Scored:
+        return Scored(tuple(self.live[0].logprobs), timing)
 
 
 class NextTokenSearch(Search):
     """The distribution after the given tokens."""
 
-    distribution: Array
-
-    def __init__(self, special: Special, task: NextToken) -> None:
+    def __init__(self, special: SpecialIds, task: NextToken) -> None:
         super().__init__(special, task.prefix)
+        self._distribution: Array = np.empty(0)
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
-        self.distribution, self.done = rows[0].all.copy(), True
+        self._distribution, self.done = rows[0].all.copy(), True
         return []
 
-    @property
-    def logprobs(self) -> tuple[float, ...]:
-        return tuple(self.live[0].logprobs)
+    def result(self, timing: Timing) -> Distribution:
+        return Distribution(self._distribution, tuple(self.live[0].logprobs), timing)
 
 
-def agreed(sequences: Sequence[Sequence[int]]) -> int:
-    """The length of the longest prefix that all share."""
-    first, *others = sequences
-    count = len(first)
-    for other in others:
-        count = min(count, len(other))
-        while count and other[:count] != first[:count]:
-            count -= 1
-    return count
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """The length of the longest prefix that both share, by bisection: each token is compared about once."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

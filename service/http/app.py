@@ -1,4 +1,4 @@
-"""The application: every part is built and joined here; nothing lives at module level."""
+"""The application: every part is built and joined here; no state lives at module level."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Route
 
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
-from service.errors import NotFoundError
-from service.http.middleware import MethodNotAllowedError, Middleware, Traffic
-from service.http.models import Holder, Load
-from service.http.native import Api
-from service.http.openai import ERROR_FORMS, openai_router
+from service.errors import InvalidJSONError, MethodNotAllowedError, NotFoundError
+from service.http import docs, native, openai
+from service.http.context import AppState
+from service.http.middleware import Middleware
+from service.http.models import LoadEngine, ModelHolder
+from service.http.record import Traffic
+from service.http.route import body_model
+from service.http.validation import body_refusal
 from service.metrics import Metrics
 from service.settings import DEFAULT_BUNDLE, Settings
+
+ROUTERS = (native.direct, openai.direct, native.router, openai.router, native.admin, native.probes, docs.router)
 
 log = logging.getLogger("attendant")
 
@@ -33,27 +42,30 @@ def create_app(
     settings: Settings,
     engine: EngineInterface | None = None,
     registry: CollectorRegistry | None = None,
-    load: Load | None = None,
-    failed: Callable[[Exception], None] = lambda _: None,
+    load: LoadEngine | None = None,
+    on_failure: Callable[[Exception], None] = lambda _: None,
 ) -> FastAPI:
     """The service as an ASGI application, which comes to own its engines.
 
-    Without an engine that runs already, it loads one when it starts, and answers probes meanwhile; `failed` hears of it
-    if that one cannot serve. `app.state` has the `holder` of the engine, and `traffic`.
+    Without an engine that runs already, it loads one when it starts, and answers probes meanwhile; `on_failure` is
+    called if that one cannot serve. `app.state` has the `parts`, and `traffic`.
     """
     metrics = Metrics(registry or CollectorRegistry())
-    metrics.build_info(version("attendant"), _onnxruntime_version(), platform.python_version())
-    holder = Holder(load or _loader(settings, metrics), metrics, settings.grace_seconds)
+    metrics.build_info(
+        version=version("attendant"), onnxruntime=_onnxruntime_version(), python=platform.python_version()
+    )
+    models = ModelHolder(load or _engine_loader(settings, metrics), metrics, settings.grace_seconds)
+    metrics.read_levels_from(models.engines, lambda: models.ready)
     if engine is not None:
-        holder.put(engine)
+        models.put(engine)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loading = None if engine is not None else asyncio.create_task(_start(holder, failed))
+        loading = None if engine is not None else asyncio.create_task(_start(models, on_failure))
         yield
         if loading is not None:
             await loading
-        await holder.close(0.0)
+        await models.close(0.0)
 
     app = FastAPI(
         title="Attendant",
@@ -61,15 +73,22 @@ def create_app(
         description="Decoding with an encoder-decoder Transformer.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+        exception_handlers={RequestValidationError: _refuse_invalid, HTTPException: _refuse_path},
     )
-    app.state.holder, app.state.traffic = holder, Traffic()
+    app.state.parts, app.state.traffic = AppState(settings, models, metrics), Traffic()
     app.add_middleware(
-        Middleware, settings=settings, metrics=metrics, traffic=app.state.traffic, error_forms=ERROR_FORMS
+        Middleware,
+        settings=settings,
+        metrics=metrics,
+        traffic=app.state.traffic,
+        error_format=openai.error_format,
     )
-    app.add_exception_handler(HTTPException, _no_route)
-    app.include_router(Api(settings, holder, metrics).router())
-    app.include_router(openai_router(holder.get, settings))
+    for router in ROUTERS:
+        app.include_router(router, dependencies=_security(router, settings))
+        _answer_head(app, router.routes)
     return app
 
 
@@ -77,12 +96,11 @@ def bundle_directory(settings: Settings) -> Path:
     return settings.bundle or DEFAULT_BUNDLE
 
 
-def _loader(settings: Settings, metrics: Metrics) -> Load:
+def _engine_loader(settings: Settings, metrics: Metrics) -> LoadEngine:
+    """The one place where HTTP meets the real engine; onnxruntime is imported while probes are answered already."""
+
     def load(directory: Path | None) -> EngineInterface:
-        from service.engine.engine import (
-            Engine,  # onnxruntime is loaded while probes are answered already
-            EngineSettings,
-        )
+        from service.engine.engine import Engine, EngineSettings
 
         bundle = read_bundle(directory or bundle_directory(settings))
         engine = Engine(bundle, EngineSettings.of(settings), metrics)
@@ -92,13 +110,25 @@ def _loader(settings: Settings, metrics: Metrics) -> Load:
     return load
 
 
-async def _start(holder: Holder, failed: Callable[[Exception], None]) -> None:
+async def _start(models: ModelHolder, on_failure: Callable[[Exception], None]) -> None:
     try:
-        await holder.start()
+        await models.start()
     except Exception as error:
         if not hasattr(error, "exit_code"):
             log.exception("the model could not be loaded")
-        failed(error)
+        on_failure(error)
+
+
+def _security(router: APIRouter, settings: Settings) -> list[Any]:
+    """Declares in OpenAPI which endpoints want a key; the middleware checks it, before it reads a body."""
+    keys = () if router is native.probes else settings.admin_keys if router is native.admin else settings.api_keys
+    return [Depends(HTTPBearer(auto_error=False))] if keys else []
+
+
+def _answer_head(app: FastAPI, routes: Any) -> None:
+    for route in routes:
+        if isinstance(route, APIRoute) and "GET" in (route.methods or ()):
+            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 def _onnxruntime_version() -> str:
@@ -110,9 +140,37 @@ def _onnxruntime_version() -> str:
     return "unknown"
 
 
-async def _no_route(request: Request, error: Exception) -> NoReturn:
-    path = request.url.path
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
-        raise MethodNotAllowedError(f"{path[:100]} takes {allow}, not {request.method[:20]}.", allow) from None
-    raise NotFoundError(f"There is nothing at {path[:100]}; /docs lists what there is.") from None
+async def _refuse_invalid(request: Request, error: Exception) -> NoReturn:
+    """A body or a parameter that is not what the handler declares."""
+    assert isinstance(error, RequestValidationError)
+    if request.scope["route"].body_field is None:
+        raise _not_found(request.url.path) from None
+    raise body_refusal(body_model(request.scope["route"]), error.errors(), empty=not await request.body()) from None
+
+
+async def _refuse_path(request: Request, error: Exception) -> NoReturn:
+    """No route for the path or the method, or a body that cannot even be parsed."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 400:
+        raise InvalidJSONError(f"The body is not JSON: {_reason(error.__cause__)}.") from None
+    path, method = request.url.path[:100], request.method[:20]
+    if error.status_code == 405:
+        allow = ", ".join(sorted(_methods(request)))
+        raise MethodNotAllowedError(f"{path} takes {allow}, not {method}.", allow) from None
+    raise _not_found(path) from None
+
+
+def _not_found(path: str) -> NotFoundError:
+    return NotFoundError(f"There is nothing at {path[:100]}; /docs lists what there is.")
+
+
+def _reason(cause: BaseException | None) -> str:
+    if isinstance(cause, UnicodeDecodeError):
+        return f"it is not UTF-8, at byte {cause.start + 1}"
+    return "it is nested too deeply" if isinstance(cause, RecursionError) else "it cannot be read"
+
+
+def _methods(request: Request) -> set[str]:
+    """All methods that a path takes: each of its routes knows only its own."""
+    routes = [route for router in (request.app, *ROUTERS) for route in router.routes if isinstance(route, Route)]
+    return {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}

@@ -1,4 +1,7 @@
-"""A request's body, read within its limit and decompressed: what is too large is refused before it is read whole."""
+"""A request's body, read whole within limits of size and time, and decompressed.
+
+What is too large is refused before it is read whole.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +9,54 @@ import asyncio
 import zlib
 from contextlib import suppress
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
-from service.errors import BodyTooLargeError, InvalidJSONError
+from service.errors import BodyTimeoutError, BodyTooLargeError, InvalidJSONError, UnsupportedEncodingError
 
 HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding")
 COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
+ANY_ZLIB_FORMAT = 47  # zlib's `wbits` for gzip or deflate, whichever it is
+LONGEST_LENGTH = 18  # digits of a Content-Length that are read
 LINGER_SECONDS = 2.0  # how long, and
 LINGER_BYTES = 256 * 2**20  # how far a refused body is read on and dropped, so that its sender gets to see the answer
 
 
-class UnsupportedEncodingError(InvalidJSONError):
-    status, type = 415, "unsupported_encoding"
-
-
 class Body:
-    """The `receive` of a request; every byte of its body passes here."""
+    """Every byte of a request's body passes here; afterwards it is the `receive` of the application."""
 
-    def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
-        self._receive, self._limit = receive, limit
+    def __init__(self, scope: Scope, receive: Receive, limit: int, seconds: float) -> None:
+        self._receive, self._limit, self._seconds = receive, limit, seconds
         headers = {name: value for name, value in scope["headers"] if name in HEADERS}
         self._declared = headers.get(b"content-length", b"")
         self._encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         self._expected = bool(self._declared.strip(b"0")) or b"transfer-encoding" in headers
-        self._inflate = zlib.decompressobj(wbits=47) if self._encoding in COMPRESSED else None
+        self._inflate = zlib.decompressobj(wbits=ANY_ZLIB_FORMAT) if self._encoding in COMPRESSED else None
         self.size = 0  # bytes received
-        self._length = 0  # bytes handed on
+        self._length = 0  # bytes after decompression
         self._ended = False
+        self._content: bytes | None = None  # read, and not handed on yet
 
-    def check(self) -> None:
-        """Refuse by the headers alone."""
-        if self._encoding not in (b"identity", *COMPRESSED):
-            shown = self._encoding[:40].decode("latin-1")
-            raise UnsupportedEncodingError(f"Content-Encoding {shown!r} is not read here; send gzip, deflate or none.")
-        if self._declared.isdigit() and (len(self._declared) > 18 or int(self._declared) > self._limit):
-            raise self._too_large(f"{self._declared[:20].decode()} bytes")
+    async def read(self) -> None:
+        """Read it whole, or refuse it, by its headers alone where they tell."""
+        self._check()
+        if not self._expected:
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                self._content = await self._read()
+        except TimeoutError:
+            self._expected = False  # nothing more of it is waited for
+            raise BodyTimeoutError(
+                f"The body was not sent within {self._seconds:g} s; send it faster, or in smaller requests."
+            ) from None
 
     async def __call__(self) -> Message:
-        message = await self._receive()
-        if message["type"] != "http.request" or self._ended:
-            return message
-        self._ended = not message.get("more_body", False)
-        body = message.get("body", b"")
-        self.size += len(body)
-        if self.size > self._limit:
-            raise self._too_large("more")
-        if self._inflate is not None and self._expected:
-            body = self._decompress(body)
-            message = {**message, "body": body}
-        return message
+        """The whole body, then what comes after it: the client's disconnect."""
+        if self._content is None:
+            return await self._receive()
+        content, self._content = self._content, None
+        return {"type": "http.request", "body": content, "more_body": False}
 
     async def drop(self) -> None:
         """Read on what nobody wants, within reason: a connection closed on a sender loses the answer."""
@@ -68,10 +70,32 @@ class Body:
                         return
                     self.size += len(message["body"])
 
-    def _decompress(self, body: bytes) -> bytes:
+    def _check(self) -> None:
+        if self._encoding not in (b"identity", *COMPRESSED):
+            shown = self._encoding[:40].decode("latin-1")
+            raise UnsupportedEncodingError(f"Content-Encoding {shown!r} is not read here; send gzip, deflate or none.")
+        declared = self._declared
+        if declared.isdigit() and (len(declared) > LONGEST_LENGTH or int(declared) > self._limit):
+            raise self._too_large(f"{declared[:20].decode()} bytes")
+
+    async def _read(self) -> bytes:
+        parts = []
+        while not self._ended:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnect
+            self._ended = not message.get("more_body", False)
+            part = message.get("body", b"")
+            self.size += len(part)
+            if self.size > self._limit:
+                raise self._too_large("more")
+            parts.append(part if self._inflate is None else self._decompress(part))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _decompress(self, part: bytes) -> bytes:
         assert self._inflate is not None
         try:
-            plain = self._inflate.decompress(body, self._limit + 1 - self._length)
+            plain = self._inflate.decompress(part, self._limit + 1 - self._length)
         except zlib.error:
             raise self._broken() from None
         self._length += len(plain)

@@ -1,41 +1,163 @@
-"""The parser of HTTP: httptools where it is installed, which is quicker, else h11; with headers of bounded size."""
+"""A connection: uvicorn's protocol on httptools, with bounds on headers, trailers, time and number of connections.
+
+It overrides parts of uvicorn that are not public, so uvicorn's minor version is capped in pyproject.toml.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
 from typing import Any
 
-LARGEST_HEADERS = 256 * 2**10  # bytes that a parser keeps; the application refuses less than that, with a sentence
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+LARGEST_HEADERS = 256 * 2**10  # bytes that the parser takes; the application refuses less than that, with a sentence
+REFUSAL_SECONDS = 1.0  # a connection over the bound is kept, so that its client gets to see the answer
+WARNING_SECONDS = 10.0  # between two lines in the log of refused connections
+
+log = logging.getLogger("attendant")
 
 
-def protocol_class() -> type[asyncio.Protocol]:
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol  # bounded by `h11_max_incomplete_event_size`
+@dataclass
+class ConnectionLimits:
+    """Shared by all connections of a server."""
 
-        return H11Protocol
+    max_connections: int
+    header_seconds: float
+    refused: int = 0  # connections over the bound that are open still
+    warned: float = float("-inf")  # by time.monotonic()
 
-    class BoundedProtocol(HttpToolsProtocol):
-        """httptools itself would keep a header without end."""
 
+def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    class LimitedProtocol(BoundedProtocol):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
-            self._in_headers = False
-            self._header_bytes = 0
+            self.limits = limits
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
-            if self._header_bytes > LARGEST_HEADERS and not self.transport.is_closing():
-                self.send_400_response("The headers are too large.")
+    return LimitedProtocol
 
-        def on_message_begin(self) -> None:
-            self._in_headers = True
-            super().on_message_begin()
 
-        def on_headers_complete(self) -> None:
-            self._in_headers = False
-            super().on_headers_complete()
+class BoundedProtocol(HttpToolsProtocol):
+    limits: ConnectionLimits
 
-    return BoundedProtocol
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._in_headers = self._in_body = False
+        self._body_arrived = False  # in the data that is being parsed
+        self._header_bytes = 0  # of headers or trailers that are not complete
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None  # with pipelining, `cycle` is the last one received
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= self.limits.max_connections:
+            self._refuse(transport)
+            return
+        super().connection_made(transport)
+        self._start_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_header_timer()
+        if self._refused:
+            self.limits.refused -= 1
+            return
+        super().connection_lost(exc)
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._body_arrived = False
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        trailers = self._in_body and not self._body_arrived  # or the frames of chunks, which are short
+        self._header_bytes = self._header_bytes + len(data) if self._in_headers or trailers else 0
+        if self._header_bytes > LARGEST_HEADERS:
+            self._answer(431, "headers_too_large", "The headers or trailers are too large.")
+        elif self._header_timer is None and (self._in_headers or self._is_idle()):
+            self._start_header_timer()
+
+    def on_message_begin(self) -> None:
+        self._in_headers = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_headers:  # trailers are dropped: headers are what was authorized
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_headers, self._in_body = False, True
+        self._stop_header_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_arrived = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body and not self.pipeline:  # the rest of a refused body is not waited for
+            self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _is_idle(self) -> bool:
+        return not self._in_body and (self.cycle is None or self.cycle.response_complete)
+
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self.limits.header_seconds, self._on_header_timeout)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _on_header_timeout(self) -> None:
+        self._header_timer = None
+        if self.cycle is not None and not self.cycle.response_complete:  # pipelined: its turn has not come
+            self._start_header_timer()
+        elif self._in_headers:
+            seconds = self.limits.header_seconds
+            self._answer(408, "header_timeout", f"The headers were not sent within {seconds:g} s; send them faster.")
+        else:
+            self.transport.close()
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        """Answer 503 before anything is read, and close when the answer had time to arrive."""
+        self.transport, self._refused = transport, True
+        self.limits.refused += 1
+        now = time.monotonic()
+        if now - self.limits.warned >= WARNING_SECONDS:
+            self.limits.warned = now
+            log.warning("connections are refused: %d are open, as many as may be", len(self.connections))
+        if self.limits.refused > self.limits.max_connections:
+            transport.abort()
+            return
+        sentence = f"The service has {self.limits.max_connections} connections, as many as it takes; try again later."
+        transport.write(_response(503, "too_many_connections", sentence))
+        transport.write_eof()
+        self.loop.call_later(REFUSAL_SECONDS, transport.close)
+
+    def _answer(self, status: int, kind: str, message: str) -> None:
+        """The last answer of a connection; none where another one has begun."""
+        if self._running is None or self._running.response_complete or not self._running.response_started:
+            self.transport.write(_response(status, kind, message))
+        self.transport.close()
+
+
+def _response(status: int, kind: str, message: str) -> bytes:
+    content = json.dumps({"error": {"type": kind, "message": message, "field": None}}).encode()
+    headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
+    return STATUS_LINE[status] + headers + content

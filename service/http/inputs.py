@@ -4,40 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.engine.interface import EngineInterface
 from service.engine.tasks import Ids
 from service.errors import InvalidFieldError
+from service.http.models import ServedModel
 from service.tokenizer import Tokenizer
 
 CHARACTERS_PER_TOKEN = 64  # a text longer than this times its limit is refused before any work on it
 PIECES_NAMED = 5
 
 
-def encode_source(engine: EngineInterface, text: str, field: str) -> Ids:
+def encode_source(served: ServedModel, text: str, field: str) -> Ids:
     """The ids of a source text, without the end token."""
-    limit = engine.description.max_source_length
-    ids = _encode(engine.source_tokenizer, text, field, limit)
+    limit = served.description.max_source_length
+    ids = _encode(served.engine.source_tokenizer, text, field, limit)
     if not ids:
         raise InvalidFieldError(f"{field} is empty; give a text.", field)
     if len(ids) > limit:
         raise InvalidFieldError(f"{field} has {len(ids)} tokens; this model takes at most {limit}.", field)
-    _refuse_unknown(engine.source_tokenizer, text, ids, engine.description.special_ids["unk"], field)
+    _refuse_unknown(served.engine.source_tokenizer, text, ids, served.description.special_ids["unk"], field)
     return ids
 
 
-def encode_target(engine: EngineInterface, text: str | Sequence[str], field: str, limit: int | None = None) -> Ids:
+def encode_target(served: ServedModel, text: str | Sequence[str], field: str, limit: int | None = None) -> Ids:
     """The ids of a target or of its beginning, text or tokens, without the end token; it may be empty.
 
     `limit` is the most tokens with the end token, where the request sets one below the model's.
     """
-    longest = engine.description.max_target_length
+    longest = served.description.max_target_length
     limit = longest if limit is None else min(limit, longest)
+    if not text:
+        return ()
     if not isinstance(text, str):
         _refuse_long_target(len(text), limit, field)
-        return tuple(_index(engine, token, f"{field}[{place}]") for place, token in enumerate(text))
-    ids = _encode(engine.target_tokenizer, text, field, limit)
+        return tuple(_index(served, token, f"{field}[{place}]") for place, token in enumerate(text))
+    ids = _encode(served.engine.target_tokenizer, text, field, limit)
     _refuse_long_target(len(ids), limit, field)
-    _refuse_unknown(engine.target_tokenizer, text, ids, engine.description.special_ids["unk"], field)
+    _refuse_unknown(served.engine.target_tokenizer, text, ids, served.description.special_ids["unk"], field)
     return ids
 
 
@@ -76,11 +78,11 @@ def _refuse_unknown(tokenizer: Tokenizer, text: str, ids: Ids, unknown: int, fie
     raise InvalidFieldError(f"{field} has what the model's vocabulary lacks: {named}{more}; leave it out.", field)
 
 
-def _index(engine: EngineInterface, token: str, field: str) -> int:
+def _index(served: ServedModel, token: str, field: str) -> int:
     # A lone surrogate is in no vocabulary, but the tokenizer cannot even be asked.
-    index = engine.target_tokenizer.index(token) if _lone_surrogate(token) is None else None
+    index = served.engine.target_tokenizer.index(token) if _lone_surrogate(token) is None else None
     if index is None:
         raise InvalidFieldError(f"{field} is {token[:40]!r}, which is no token of the model's target side.", field)
-    if index in engine.description.special_ids.values():
+    if index in served.description.special_ids.values():
         raise InvalidFieldError(f"{field} is {token!r}, a special token; only tokens of text can be given.", field)
     return index

@@ -1,4 +1,4 @@
-"""The engine that serves now, and how another takes its place with nothing dropped."""
+"""The model that is served now, and how another takes its place with no request dropped."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from export.bundle import BundleError
 from service.engine.interface import EngineInterface
 from service.errors import InvalidFieldError, NotReadyError, StartError
 from service.hardware import memory_limit
 from service.metrics import Metrics
+from service.tokenizer import LONG_TEXT
 
 log = logging.getLogger("attendant")
+Plan = TypeVar("Plan")
 
-Load = Callable[[Path | None], EngineInterface]  # a started engine from a bundle's directory, None: the configured one
+LoadEngine = Callable[[Path | None], EngineInterface]  # a started engine of a bundle; None: the configured one
 
 
-class Served:
-    """An engine with what every request asks of it, looked up once."""
+class ServedModel:
+    """An engine, with what every request asks of it looked up once."""
 
     def __init__(self, engine: EngineInterface) -> None:
         self.engine = engine
@@ -30,48 +33,44 @@ class Served:
         self.max_target_length = self.description.max_target_length
 
 
-class Holder:
-    """Requests take the engine and submit to it in one go, so none meets an engine that was already replaced."""
+class ModelHolder:
+    """A request takes the model and submits to it without awaiting, so it never meets a model that was replaced."""
 
-    def __init__(self, load: Load, metrics: Metrics, grace: float) -> None:
+    def __init__(self, load: LoadEngine, metrics: Metrics, grace: float) -> None:
         self._load, self._metrics, self._grace = load, metrics, grace
-        self._served: Served | None = None
+        self._served: ServedModel | None = None
         self._reloading = asyncio.Lock()
-        self._closed: Served | None = None
-        self._retired: set[asyncio.Task[None]] = set()
+        self._closed: ServedModel | None = None
+        self._retired: dict[asyncio.Task[None], EngineInterface] = {}
         self.draining = False
 
     @property
     def ready(self) -> bool:
         return self._served is not None and not self.draining
 
-    def get(self) -> Served:
+    def engines(self) -> list[EngineInterface]:
+        """Those that may still decode: the serving one, and those that it replaced."""
+        serving = [] if self._served is None else [self._served.engine]
+        return [*serving, *list(self._retired.values())]
+
+    def get(self) -> ServedModel:
         if self._served is None:
             raise NotReadyError("The model is still being loaded; try again in a second.")
         if self.draining:
             raise NotReadyError("The service is stopping; send the request to another one.")
         return self._served
 
-    def put(self, engine: EngineInterface) -> Served:
+    def put(self, engine: EngineInterface) -> ServedModel:
         """Serve with this engine from now on."""
-        self._served = Served(engine)
-        described = self._served.description
-        self._metrics.model_info(
-            self._served.name,
-            described.precision,
-            described.provider,
-            described.provider_fallback is not None,
-            described.certificate.tolerance,
-        )
-        self._metrics.limits(described.max_rows, described.max_queue_requests, memory_limit())
-        self._metrics.ready(self.ready)
+        self._served = ServedModel(engine)
+        self._metrics.serving(self._served.description, memory_limit())
         return self._served
 
-    async def start(self) -> Served:
+    async def start(self) -> ServedModel:
         """Load the configured bundle, beside an event loop that goes on."""
         return self.put(await asyncio.to_thread(self._load, None))
 
-    async def reload(self, directory: Path | None) -> Served:
+    async def reload(self, directory: Path | None) -> ServedModel:
         """Load a bundle beside the running one, and swap; a bundle that is refused changes nothing."""
         async with self._reloading:
             old = self.get()
@@ -94,15 +93,14 @@ class Holder:
             self._retire(old)
             return served
 
-    def _retire(self, old: Served) -> None:
+    def _retire(self, old: ServedModel) -> None:
         task = asyncio.get_running_loop().create_task(asyncio.to_thread(old.engine.close, self._grace))
-        self._retired.add(task)
-        task.add_done_callback(self._retired.discard)
+        self._retired[task] = old.engine
+        task.add_done_callback(self._retired.pop)
 
     def refuse(self) -> None:
         """Take nothing new; what was accepted goes on."""
         self.draining = True
-        self._metrics.ready(False)
 
     async def close(self, grace: float) -> None:
         """Take nothing new, finish what was accepted within `grace` seconds, and end every engine."""
@@ -112,3 +110,16 @@ class Holder:
             await asyncio.to_thread(self._served.engine.close, grace)
         if self._retired:
             await asyncio.wait(self._retired)
+
+
+async def plan_with(
+    holder: ModelHolder, characters: int, plan: Callable[[ServedModel], Plan]
+) -> tuple[ServedModel, Plan]:
+    """The served model and what `plan` makes with it; tokenizing long texts runs in a thread, beside the event loop."""
+    while True:
+        served = holder.get()
+        if characters <= LONG_TEXT:
+            return served, plan(served)
+        planned = await asyncio.to_thread(plan, served)
+        if holder.get() is served:  # not replaced meanwhile
+            return served, planned

@@ -3,123 +3,139 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, cast
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, cast
 
-import numpy as np
-from fastapi import APIRouter
-from starlette.requests import Request
+from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from service.engine.tasks import Distribution, Generate, Generated, Hypothesis, Ids, NewTokens, NextToken
-from service.errors import NotFoundError, ServiceError
-from service.http.answers import Json, StreamedText, encode
-from service.http.bridge import Events, Receive, ask
-from service.http.middleware import Record, record_of
-from service.http.models import Served
-from service.http.native import Route
-from service.http.openai_request import CompletionRequest, Plan, alternatives_of, plan_completion, read_request
-from service.http.planning import deadline
-from service.http.streaming import EventStream
-from service.settings import Settings
+from service.engine.tasks import Generated, Hypothesis, NewTokens, TokenLogprobs
+from service.errors import DeadlineError, InvalidFieldError, ServiceError, UnknownModelError
+from service.http.context import Context, RequestContext
+from service.http.middleware import native_error
+from service.http.models import ServedModel, plan_with
+from service.http.native import ERRORS, Responses
+from service.http.openai_schemas import (
+    CompletionRequest,
+    CompletionResponse,
+    ModelListResponse,
+    ModelResponse,
+    OpenAIErrorResponse,
+)
+from service.http.planning import CompletionPlan, deadline, plan_completion
+from service.http.responses import Json, StreamedText, encode, encoded_response
+from service.http.route import DirectRoute
+from service.http.streaming import EventStream, stream_declaration
+from service.http.submission import Outcome, TaskStreams, run_tasks
 
 DONE = b"data: [DONE]\n\n"
-REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
-KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
+ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 MODELS, COMPLETIONS = "/v1/models", "/v1/completions"
-FEW = 64
+CREATED = int(time.time())  # of the models, which have no date of their own
+STREAMED = "JSON: chunks as OpenAI sends them; the last is [DONE]"
+
+router = APIRouter()
+direct = APIRouter(route_class=DirectRoute)
 
 
-class UnknownModelError(NotFoundError):
-    pass
-
-
-def openai_router(get: Callable[[], Served], settings: Settings) -> APIRouter:
-    """The routes; `get` gives what is served now, or says that nothing is."""
-    dialect = Dialect(get, settings)
-    router = APIRouter(route_class=Route)
-    schema = {"required": True, "content": {"application/json": {"schema": CompletionRequest.model_json_schema()}}}
-    about: dict[str, Any] = {"response_model": None, "responses": {200: {"description": "As OpenAI's API answers."}}}
-    for path, handler in ((MODELS, dialect.models), (MODELS + "/{name:path}", dialect.model)):
-        router.add_api_route(path, handler, methods=["GET"], summary=handler.__doc__, **about)
-    router.add_api_route(
-        COMPLETIONS, dialect.completions, methods=["POST"], summary=Dialect.completions.__doc__,
-        openapi_extra={"requestBody": schema}, **about,
-    )  # fmt: skip
-    return router
-
-
-def error_form(error: ServiceError) -> Json:
-    """An error as OpenAI's clients expect it."""
-    kind = "server_error" if error.status >= 500 else KINDS.get(error.status, "invalid_request_error")
+def error_format(path: str, error: ServiceError) -> tuple[int, Json]:
+    """An error as OpenAI's clients expect it on their paths, as the rest of the API has it elsewhere."""
+    if path != COMPLETIONS and path != MODELS and not path.startswith(MODELS + "/"):
+        return native_error(path, error)
+    status = 400 if isinstance(error, InvalidFieldError) else error.status
+    kind = "server_error" if status >= 500 else ERROR_TYPES.get(status, "invalid_request_error")
     code = "model_not_found" if isinstance(error, UnknownModelError) else error.type
-    return {"error": {"message": error.message, "type": kind, "param": error.field, "code": code}}
+    return status, {"error": {"message": error.message, "type": kind, "param": error.field, "code": code}}
 
 
-ERROR_FORMS = {MODELS: error_form, COMPLETIONS: error_form}
+def _errors(*statuses: int, **other: str) -> Responses:
+    """Without a 422 of its own, FastAPI would declare one that is never answered: "4XX" stands for the rest."""
+    described = {**{str(status): ERRORS[status] for status in statuses}, "4XX": "Any other refusal.", **other}
+    return {status: {"model": OpenAIErrorResponse, "description": text} for status, text in described.items()}
 
 
-class Dialect:
-    def __init__(self, get: Callable[[], Served], settings: Settings) -> None:
-        self._get, self._settings = get, settings
-        self._created = int(time.time())
+NO_SUCH_MODEL = {"404": "There is no model of this name."}
 
-    async def models(self, _: Request) -> Response:
-        """The model that is served, as OpenAI lists models."""
-        return _json({"object": "list", "data": [self._model(self._get())]})
 
-    async def model(self, request: Request) -> Response:
-        """The model of this name."""
-        record = record_of(request.scope)
-        record.endpoint = MODELS
-        try:
-            served = self._get()
-            _check_name(request.path_params["name"], served)
-        except ServiceError as error:  # the path has a name in it, so the form is given here
-            record.fail(error)
-            return _json(error_form(error), error.status)
-        return _json(self._model(served))
+@router.get(MODELS, responses=_errors(401, 500, 503))
+async def list_models(context: Context) -> ModelListResponse:
+    """The model that is served, as OpenAI lists models."""
+    return ModelListResponse(object="list", data=[_model(context.models.get())])
 
-    async def completions(self, request: Request) -> Response:
-        """Targets for one prompt or many, as OpenAI completes them: the prompt is the source."""
-        wanted = read_request(await request.body())
-        served, record = self._get(), record_of(request.scope)
-        _check_name(wanted.model, served)
-        completion = Completion(served, plan_completion(wanted, served, self._settings), wanted, record)
-        completion.until = deadline(None, record.arrival, self._settings)
-        completion.log_texts = self._settings.log_texts
-        if wanted.stream:
-            events = AllEvents(completion, request.receive)
-            return EventStream(_chunks(completion, events, request.receive), cast(Events, events), _error_event)
-        return _json(await completion.whole(request.receive))
 
-    def _model(self, served: Served) -> Json:
-        return {"id": served.name, "object": "model", "created": self._created, "owned_by": "attendant"}
+@router.get(MODELS + "/{name:path}", responses=_errors(401, 500, 503, **NO_SUCH_MODEL))
+async def get_model(
+    name: Annotated[str, Path(description="the model's name", min_length=1)], context: Context
+) -> ModelResponse:
+    """The model of this name."""
+    context.record.endpoint = MODELS
+    served = context.models.get()
+    _check_name(name, served)
+    return _model(served)
+
+
+@direct.post(
+    COMPLETIONS,
+    response_model=CompletionResponse,
+    responses={
+        **_errors(
+            *(status for status in ERRORS if status not in (400, 422)),
+            **NO_SUCH_MODEL,
+            **{"400": "The body is not JSON, or a field is unknown, wrong or cannot be honoured."},
+        ),
+        200: stream_declaration(STREAMED),
+    },
+)
+async def create_completion(request: CompletionRequest, context: Context) -> Response:
+    """Targets for one prompt or many, as OpenAI completes them: the prompt is the source."""
+    settings = context.settings
+    _check_name(request.model, context.models.get())
+    characters = sum(map(len, request.prompt))
+    served, plan = await plan_with(
+        context.models, characters, lambda served: plan_completion(request, served, settings)
+    )
+    until = deadline(None, context.record.arrival, settings)
+    completion = Completion(served, plan, request, context)
+    if request.stream:
+        streams = TaskStreams(served.engine, plan.tasks, until, context.receive, "prompt")
+        return EventStream(_stream(completion, streams), streams, _event)
+    outcomes = await run_tasks(served.engine, plan.tasks, until, context.receive, "prompt")
+    results = [outcome for outcome in outcomes if isinstance(outcome, Generated)]
+    tokens = sum(len(hypothesis.ids) for result in results for hypothesis in result.hypotheses)
+    return await encoded_response(lambda: completion.content(outcomes), tokens)
 
 
 class Completion:
     """One request on its way to its answer."""
 
-    def __init__(self, served: Served, plan: Plan, wanted: CompletionRequest, record: Record) -> None:
-        self.served, self.plan, self.wanted, self._record = served, plan, wanted, record
-        self.until: float | None = None
-        self.log_texts = False
+    def __init__(
+        self, served: ServedModel, plan: CompletionPlan, request: CompletionRequest, context: RequestContext
+    ) -> None:
+        self.served, self.plan, self._request, self._context = served, plan, request, context
+        options = request.stream_options
+        self.includes_usage = options is not None and options.include_usage
         self._head = {
-            "id": f"cmpl-{record.id}", "object": "text_completion", "created": int(time.time()), "model": served.name,
-        }  # fmt: skip
+            "id": f"cmpl-{context.record.id}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": served.name,
+        }
 
-    async def whole(self, receive: Receive) -> Json:
-        answers = cast(list[Generated], await ask(self.served.engine, self.plan.tasks, self.until, receive))
+    def content(self, outcomes: Sequence[Outcome]) -> Json:
+        """The whole answer. A prompt whose deadline passed has empty choices; any other failure is raised."""
+        results = [_result_or_late(outcome) for outcome in outcomes]
         choices: list[Json] = []
         per_prompt = self.plan.tasks_per_prompt
-        for place, source in enumerate(self.plan.sources):
-            found = [h for a in answers[place * per_prompt : (place + 1) * per_prompt] for h in a.hypotheses]
-            for hypothesis in self._best(found):
-                text = StreamedText(self.served)
-                events = list(text.finish(hypothesis))
-                logprobs = await self.logprobs(source, hypothesis.ids, events, 0, receive)
-                choices.append(self.choice(len(choices), events, logprobs, hypothesis.finish_reason))
-        usage = self.usage(answers)
+        for first in range(0, len(results), per_prompt):
+            found = [h for result in results[first : first + per_prompt] for h in (result.hypotheses if result else ())]
+            best = self._best(found)
+            for hypothesis in best:
+                choice = StreamedChoice(self, len(choices))
+                choices.append(choice.last(hypothesis))
+            for _ in range(self.plan.choices - len(best)):
+                choices.append(StreamedChoice(self, len(choices)).late())
+        usage = self.usage([result for result in results if result is not None])
         self.note(usage, [choice["text"] for choice in choices])
         return {**self._head, "choices": choices, "usage": usage}
 
@@ -129,144 +145,124 @@ class Completion:
             found = sorted(found, key=lambda hypothesis: -hypothesis.score)
         return found[: self.plan.choices]
 
-    async def logprobs(
-        self, source: Ids, ids: Ids, events: Sequence[Json], offset: int, receive: Receive
-    ) -> Json | None:
-        """Of the tokens in `events`, the last ones of `ids`; `offset` is where their text begins."""
-        count = self.plan.alternatives
-        if count is None:
-            return None
-        offsets = [offset + sum(len(event["text"]) for event in events[:place]) for place in range(len(events))]
-        told: list[Json] | None = None
-        if count > 0:
-            answers = await self._ask_for_others(alternatives_of(source, ids, len(ids) - len(events)), receive)
-            told = [
-                _likeliest(self.served, answer, count, event) for answer, event in zip(answers, events, strict=True)
-            ]
-        return {
-            "tokens": [event["token"] for event in events],
-            "token_logprobs": [event["logprob"] for event in events],
-            "top_logprobs": told,
-            "text_offset": offsets,
-        }
-
-    async def _ask_for_others(self, questions: list[NextToken], receive: Receive) -> list[Distribution]:
-        """A few at a time, so that they find room in any queue."""
-        answers: list[Distribution] = []
-        few = min(FEW, self.served.description.max_queue_requests)
-        while questions:
-            found = await ask(self.served.engine, questions[:few], self.until, receive)
-            answers += cast(list[Distribution], found)
-            questions = questions[few:]
-        return answers
-
-    def choice(self, index: int, events: Sequence[Json], logprobs: Json | None, reason: str | None) -> Json:
-        text = "".join(event["text"] for event in events)
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason and REASONS[reason]}
-
-    def usage(self, answers: Sequence[Generated]) -> Json:
+    def usage(self, results: Sequence[Generated]) -> Json:
         """The tokens of all that was decoded, samples that are not answered included."""
-        prompt = sum(len(source) for source in self.plan.sources)
-        completion = sum(len(h.logprobs) for answer in answers for h in answer.hypotheses)
+        prompt = self.plan.prompt_tokens
+        completion = sum(len(h.logprobs) for result in results for h in result.hypotheses)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def chunk(self, choices: list[Json], usage: Json | None = None) -> bytes:
-        counts = self.wanted.stream_options is not None and self.wanted.stream_options.include_usage
-        return _event({**self._head, "choices": choices, **({"usage": usage} if counts else {})})
+        return _event({**self._head, "choices": choices, **({"usage": usage} if self.includes_usage else {})})
 
     def note(self, usage: Json, texts: list[str]) -> None:
         """What the log says of it."""
-        self._record.facts |= {
-            "inputs": len(self.plan.sources),
+        record = self._context.record
+        record.facts |= {
+            "inputs": len(self._request.prompt),
             "source_tokens": usage["prompt_tokens"],
             "target_tokens": usage["completion_tokens"],
         }
-        if self.log_texts:
-            self._record.facts |= {"texts": self.wanted.prompt, "answers": texts}
+        if self._context.settings.log_texts:
+            record.facts |= {"texts": self._request.prompt, "answers": texts}
 
 
-class AllEvents:
-    """The streams of all tasks, which are decoded together; a refusal of one is a refusal of all."""
+class StreamedChoice:
+    """One choice, whole or as it is streamed."""
 
-    def __init__(self, completion: Completion, receive: Receive) -> None:
-        self.each: list[Events] = []
-        try:
-            for task in completion.plan.tasks:
-                self.each.append(Events(completion.served.engine, task, completion.until, receive))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        for events in self.each:
-            events.close()
-
-
-async def _chunks(completion: Completion, events: AllEvents, receive: Receive) -> AsyncIterator[bytes]:
-    """Every choice's chunks, one choice after the other, then the usage, if asked for."""
-    answers: list[Generated] = []
-    texts: list[str] = []
-    for index, (task, stream) in enumerate(zip(completion.plan.tasks, events.each, strict=True)):
-        choice = _Choice(completion, index, task, receive)
-        while isinstance(event := await stream.get(), NewTokens):
-            yield await choice.more(event)
-        answers.append(cast(Generated, event))
-        yield await choice.last(answers[-1].hypotheses[0])
-        texts.append(choice.text)
-    usage = completion.usage(answers)
-    completion.note(usage, texts)
-    if completion.wanted.stream_options is not None and completion.wanted.stream_options.include_usage:
-        yield completion.chunk([], usage)
-    yield DONE
-
-
-class _Choice:
-    """One choice as it is streamed."""
-
-    def __init__(self, completion: Completion, index: int, task: Generate, receive: Receive) -> None:
-        self._completion, self._index, self._source, self._receive = completion, index, task.source, receive
+    def __init__(self, completion: Completion, index: int) -> None:
+        self._completion, self._index = completion, index
         self._streamed = StreamedText(completion.served)
-        self._ids: Ids = ()
-        self._sent = 0
         self.text = ""
 
-    async def more(self, new: NewTokens) -> bytes:
-        self._ids += new.ids
+    def more(self, new: NewTokens) -> Json | None:
+        """What new tokens add, if it is anything that can be sent."""
         events = list(self._streamed.add(new))
-        return await self._chunk(events, None) if events else b""
+        return self._choice(events, None) if events else None
 
-    async def last(self, best: Hypothesis) -> bytes:
-        self._ids = best.ids
-        return await self._chunk(list(self._streamed.finish(best)), best.finish_reason)
+    def last(self, best: Hypothesis) -> Json:
+        return self._choice(list(self._streamed.finish(best)), best.finish_reason)
 
-    async def _chunk(self, events: list[Json], reason: str | None) -> bytes:
-        self._sent += len(events)
-        sent = self._ids[: self._sent]
-        logprobs = await self._completion.logprobs(self._source, sent, events, len(self.text), self._receive)
-        choice = self._completion.choice(self._index, events, logprobs, reason)
-        self.text += choice["text"]
-        return self._completion.chunk([choice])
+    def late(self) -> Json:
+        """The end of a choice whose deadline passed before it had anything."""
+        return self._choice([], "deadline")
+
+    def _choice(self, events: list[Json], reason: str | None) -> Json:
+        logprobs = self._logprobs(events)
+        text = "".join(event["text"] for event in events)
+        self.text += text
+        finish_reason = None if reason is None else FINISH_REASONS[reason]
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def _logprobs(self, events: list[Json]) -> Json | None:
+        count = self._completion.plan.logprobs
+        if count is None:
+            return None
+        offsets, offset = [], len(self.text)
+        for event in events:
+            offsets.append(offset)
+            offset += len(event["text"])
+        top = None
+        if count > 0:
+            recorded = self._streamed.top_logprobs
+            top = [_top_logprobs(self._completion.served, recorded[event["index"]], event) for event in events]
+        return {
+            "tokens": [event["token"] for event in events],
+            "token_logprobs": [event["logprob"] for event in events],
+            "top_logprobs": top,
+            "text_offset": offsets,
+        }
 
 
-def _likeliest(served: Served, answer: Distribution, count: int, event: Json) -> Json:
-    """The likeliest tokens in a place, and the one that came."""
-    best = np.argsort(-answer.logprobs, kind="stable")[:count]
-    found = {served.tokens[index]: float(answer.logprobs[index]) for index in best.tolist()}
+async def _stream(completion: Completion, streams: TaskStreams) -> AsyncIterator[bytes]:
+    """Every choice's chunks, one choice after the other, then the usage, if asked for."""
+    results: list[Generated] = []
+    texts: list[str] = []
+    late = b""  # chunks of choices that came to nothing, held back until another one has something
+    failure: DeadlineError | None = None
+    for index in range(len(completion.plan.tasks)):
+        choice = StreamedChoice(completion, index)
+        try:
+            while isinstance(event := await streams.next(index), NewTokens):
+                if (part := choice.more(event)) is not None:
+                    yield late + completion.chunk([part])
+                    late = b""
+            results.append(cast(Generated, event))
+            yield late + completion.chunk([choice.last(results[-1].hypotheses[0])])
+            late = b""
+        except DeadlineError as error:
+            failure = error
+            late += completion.chunk([choice.late()])
+        texts.append(choice.text)
+    if failure is not None and not results:
+        raise failure
+    usage = completion.usage(results)
+    completion.note(usage, texts)
+    yield late + (completion.chunk([], usage) if completion.includes_usage else b"") + DONE
+
+
+def _result_or_late(outcome: Outcome) -> Generated | None:
+    """None where the deadline passed; any other failure is raised."""
+    if isinstance(outcome, DeadlineError):
+        return None
+    if isinstance(outcome, Exception):
+        raise outcome
+    return cast(Generated, outcome)
+
+
+def _top_logprobs(served: ServedModel, recorded: TokenLogprobs, event: Json) -> Json:
+    """The most probable tokens in a place, and the one that came."""
+    found = {served.tokens[index]: logprob for index, logprob in recorded}
     return found if event["token"] in found else {**found, event["token"]: event["logprob"]}
 
 
-def _check_name(name: str, served: Served) -> None:
+def _check_name(name: str, served: ServedModel) -> None:
     if name != served.name:
         raise UnknownModelError(f"There is no model {name[:100]!r} here; there is {served.name!r}.", "model")
 
 
-def _json(answer: Json, status: int = 200) -> Response:
-    return Response(encode(answer), status, media_type="application/json")
+def _model(served: ServedModel) -> ModelResponse:
+    return ModelResponse(id=served.name, object="model", created=CREATED, owned_by="attendant")
 
 
 def _event(data: Any) -> bytes:
     return b"data: " + encode(data) + b"\n\n"
-
-
-def _error_event(error: Json) -> bytes:
-    return _event(error)

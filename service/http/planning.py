@@ -1,18 +1,54 @@
-"""From a request to tasks for the engine; what a schema cannot check is checked here, all at once."""
+"""From a request of either dialect to tasks for the engine; what a schema cannot check is checked here, all at once.
+
+Both dialects become a `Generation`, of which `_tasks` makes tasks. What the queue can hold is checked by the engine.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from service.engine.tasks import Generate, NextToken, Options, Score, Task
+from service.engine.tasks import Generate, NextToken, Options, Score
 from service.errors import InvalidFieldError
 from service.http.inputs import encode_source, encode_target
-from service.http.models import Served
-from service.http.schemas import MOST_PROBLEMS, GenerateRequest, NextTokenRequest, ScoreRequest
+from service.http.models import ServedModel
+from service.http.openai_schemas import CompletionRequest
+from service.http.schemas import LOWEST_TEMPERATURE, GenerateRequest, NextTokenRequest, ScoreRequest
+from service.http.validation import combined_error
 from service.settings import Settings
 
+SEEDS = 2**63  # how many there are
+
 Problem = tuple[str, str]  # field, sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What is to be decoded, in whichever dialect it was asked for."""
+
+    texts: Sequence[str]
+    field: str  # the name of the field that has the texts
+    options: Options
+    seed: int | None = None  # None: a random one
+    tasks_per_text: int = 1
+    target_prefix: str = ""
+    stream: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True)
+class CompletionPlan:
+    """The tasks of a completion; `tasks_per_prompt` of them answer each prompt in turn."""
+
+    tasks: list[Generate]
+    tasks_per_prompt: int
+    choices: int  # answered for each prompt
+    logprobs: int | None  # most probable tokens told for each place; None: not even the token's own log-probability
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(task.source) for task in self.tasks[:: self.tasks_per_prompt])
 
 
 def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> float | None:
@@ -21,83 +57,119 @@ def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> floa
     return arrival + timeout_ms / 1000 if timeout_ms else None
 
 
-def plan_generate(request: GenerateRequest, served: Served, settings: Settings) -> list[Generate]:
-    _refuse([*_sizes(request, served, settings), *_combinations(request)])
-    engine, max_length = served.engine, request.max_length or served.max_target_length
-    prefix = encode_target(engine, request.target_prefix or "", "target_prefix", max_length)
-    sources = []
-    problems: list[Problem] = []
-    for place, text in enumerate(request.inputs):
-        field = "inputs" if len(request.inputs) == 1 else f"inputs[{place}]"
-        try:
-            sources.append(encode_source(engine, text, field))
-        except InvalidFieldError as error:
-            problems.append((field, error.message))
-    _refuse(problems)
-    seeds = _seeds(request)
-    options = [_options(request, max_length, len(served.tokens), seed) for seed in seeds]
-    tasks = [
-        Generate(source=source, options=options[place % len(options)], prefix=prefix, stream=request.stream)
-        for place, source in enumerate(sources)
-    ]
-    _refuse(_price(tasks, served))
-    return tasks
+def plan_generate(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Generate]:
+    _refuse([*_limits(request, served, settings), *_contradictions(request)])
+    options = Options(
+        beam_size=request.beam_size,
+        num_hypotheses=request.num_hypotheses,
+        length_penalty=request.length_penalty,
+        max_length=request.max_length or served.max_target_length,
+        min_length=request.min_length,
+        repetition_penalty=request.repetition_penalty,
+        no_repeat_ngram_size=request.no_repeat_ngram_size,
+        temperature=request.temperature,
+        top_k=None if request.top_k is None else min(request.top_k, len(served.tokens)),
+        top_p=request.top_p,
+    )
+    generation = Generation(
+        texts=request.inputs,
+        field="inputs",
+        options=options,
+        seed=request.seed,
+        target_prefix=request.target_prefix or "",
+        stream=request.stream,
+    )
+    return _tasks(generation, served)
 
 
-def plan_next_token(request: NextTokenRequest, served: Served) -> NextToken:
+def plan_completion(request: CompletionRequest, served: ServedModel, settings: Settings) -> CompletionPlan:
+    samples = bool(request.temperature)
+    choices = request.n or 1
+    candidates = request.best_of or choices
+    beam_size = 1 if samples else request.beam_size or candidates
+    _refuse(
+        [
+            *_completion_limits(request, served, settings, max(candidates, beam_size)),
+            *_completion_contradictions(request, samples, choices, candidates, beam_size),
+            *_completion_stream(request, samples, choices, candidates),
+        ]
+    )
+    options = Options(
+        beam_size=beam_size,
+        num_hypotheses=1 if samples else choices,
+        length_penalty=1.0 if request.length_penalty is None else request.length_penalty,
+        max_length=min(request.max_tokens or served.max_target_length, served.max_target_length),
+        temperature=request.temperature or None,
+        top_p=request.top_p if samples else None,
+    )
+    generation = Generation(
+        texts=request.prompt,
+        field="prompt",
+        options=options,
+        seed=None if request.seed is None else request.seed % SEEDS,
+        tasks_per_text=candidates if samples else 1,
+        stream=bool(request.stream),
+        top_logprobs=request.logprobs or 0,
+    )
+    return CompletionPlan(_tasks(generation, served), generation.tasks_per_text, choices, request.logprobs)
+
+
+def plan_next_token(request: NextTokenRequest, served: ServedModel) -> NextToken:
     if request.prefix and request.prefix_tokens is not None:
         raise InvalidFieldError("prefix and prefix_tokens are both given; leave one out.", "prefix_tokens")
-    source = encode_source(served.engine, request.source, "source")
+    source = encode_source(served, request.source, "source")
     if request.prefix_tokens is not None:
-        return NextToken(source=source, prefix=encode_target(served.engine, request.prefix_tokens, "prefix_tokens"))
-    return NextToken(source=source, prefix=encode_target(served.engine, request.prefix, "prefix"))
+        return NextToken(source=source, prefix=encode_target(served, request.prefix_tokens, "prefix_tokens"))
+    return NextToken(source=source, prefix=encode_target(served, request.prefix, "prefix"))
 
 
-def plan_score(request: ScoreRequest, served: Served) -> Score:
-    source = encode_source(served.engine, request.source, "source")
-    return Score(source=source, target=encode_target(served.engine, request.target, "target"))
+def plan_score(request: ScoreRequest, served: ServedModel) -> Score:
+    source = encode_source(served, request.source, "source")
+    return Score(source=source, target=encode_target(served, request.target, "target"))
 
 
 def input_seed(seed: int, place: int) -> int:
-    """The seed of an input by its place: the request's own for the first, scattered for the others."""
+    """The seed of an input by its place: the request's own for the first, mixed (SplitMix64) for the others."""
     if place == 0:
         return seed
     mixed = (seed + place * 0x9E3779B97F4A7C15) % 2**64
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64
-    return (mixed ^ (mixed >> 31)) % 2**63
+    return (mixed ^ (mixed >> 31)) % SEEDS
 
 
-def _seeds(request: GenerateRequest) -> list[int]:
-    if request.temperature is None:
-        return [0]
-    seed = secrets.randbits(63) if request.seed is None else request.seed
-    return [input_seed(seed, place) for place in range(len(request.inputs))]
+def _tasks(generation: Generation, served: ServedModel) -> list[Generate]:
+    options = generation.options
+    prefix = encode_target(served, generation.target_prefix, "target_prefix", options.max_length)
+    sources = []
+    problems: list[Problem] = []
+    for place, text in enumerate(generation.texts):
+        field = generation.field if len(generation.texts) == 1 else f"{generation.field}[{place}]"
+        try:
+            sources.append(encode_source(served, text, field))
+        except InvalidFieldError as error:
+            problems.append((field, error.message))
+    _refuse(problems)
+    repeated = [source for source in sources for _ in range(generation.tasks_per_text)]
+    seed = generation.seed
+    if options.samples and seed is None:
+        seed = secrets.randbelow(SEEDS)
+    return [
+        Generate(
+            source=source,
+            options=replace(options, seed=input_seed(seed, place)) if options.samples and seed is not None else options,
+            prefix=prefix,
+            stream=generation.stream,
+            top_logprobs=generation.top_logprobs,
+        )
+        for place, source in enumerate(repeated)
+    ]
 
 
-def _options(request: GenerateRequest, max_length: int, vocabulary: int, seed: int) -> Options:
-    return Options(
-        beam_size=request.beam_size,
-        num_hypotheses=request.num_hypotheses,
-        length_penalty=request.length_penalty,
-        max_length=max_length,
-        min_length=request.min_length,
-        repetition_penalty=request.repetition_penalty,
-        no_repeat_ngram_size=request.no_repeat_ngram_size,
-        temperature=request.temperature,
-        top_k=None if request.top_k is None else min(request.top_k, vocabulary),
-        top_p=request.top_p,
-        seed=seed,
-    )
-
-
-def _sizes(request: GenerateRequest, served: Served, settings: Settings) -> list[Problem]:
+def _limits(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Problem]:
     """What is over a limit of the service or of the model."""
-    problems = []
-    if len(request.inputs) > settings.max_inputs:
-        sentence = f"inputs has {len(request.inputs)} texts; send at most {settings.max_inputs} in a request."
-        problems.append(("inputs", sentence))
-    most = min(settings.max_beam_size, served.description.max_rows)
+    problems = _too_many_texts("inputs", request.inputs, settings)
+    most = _most_hypotheses(served, settings)
     for field, found in (("beam_size", request.beam_size), ("num_hypotheses", request.num_hypotheses)):
         if found > most:
             problems.append((field, f"{field} takes a whole number from 1 to {most} here, not {found}."))
@@ -114,7 +186,7 @@ def _sizes(request: GenerateRequest, served: Served, settings: Settings) -> list
     return problems
 
 
-def _combinations(request: GenerateRequest) -> list[Problem]:
+def _contradictions(request: GenerateRequest) -> list[Problem]:
     """Fields that contradict each other."""
     problems = []
     if request.temperature is None:
@@ -137,23 +209,68 @@ def _combinations(request: GenerateRequest) -> list[Problem]:
     return problems
 
 
-def _price(tasks: Sequence[Task], served: Served) -> list[Problem]:
-    """A request that could not even wait alone is refused for good, not told to try again."""
-    cost, most = sum(task.token_budget for task in tasks), served.description.max_queue_tokens
-    if cost > most:
-        sentence = (
-            f"The request may take {cost} tokens (inputs x hypotheses x max_length, and the sources); the service "
-            f"takes {most} at once. Send fewer inputs, or lower beam_size or max_length."
-        )
-        return [("inputs", sentence)]
-    if len(tasks) > served.description.max_queue_requests:
-        return [("inputs", f"inputs has {len(tasks)} texts; at most {served.description.max_queue_requests} can wait.")]
+def _completion_limits(request: CompletionRequest, served: ServedModel, settings: Settings, rows: int) -> list[Problem]:
+    problems = _too_many_texts("prompt", request.prompt, settings)
+    most = _most_hypotheses(served, settings)
+    if rows > most:
+        field = next(name for name in ("beam_size", "best_of", "n") if (getattr(request, name) or 1) == rows)
+        problems.append((field, f"{field} takes a whole number from 1 to {most} here, not {rows}."))
+    if request.temperature and request.temperature < LOWEST_TEMPERATURE:
+        sentence = f"temperature takes 0 or a number from {LOWEST_TEMPERATURE} to 100, not {request.temperature}."
+        problems.append(("temperature", sentence))
+    if request.echo:
+        problems.append(("echo", "echo takes false: repeating the prompt is not offered here."))
+    return problems
+
+
+def _completion_contradictions(
+    request: CompletionRequest, samples: bool, choices: int, candidates: int, beam_size: int
+) -> list[Problem]:
+    problems = []
+    if candidates < choices:
+        problems.append(("best_of", f"best_of is {candidates} and n {choices}; best_of must be at least n."))
+    if samples:
+        if request.beam_size not in (None, 1):
+            sentence = f"beam_size is {request.beam_size} with a temperature; sampling keeps no beam, leave one out."
+            problems.append(("beam_size", sentence))
+        return problems
+    if request.best_of and beam_size != candidates:
+        sentence = "best_of is the beam's size where nothing is sampled; leave out best_of or beam_size."
+        problems.append(("best_of", sentence))
+    elif beam_size < choices <= candidates:
+        sentence = f"n is {choices} and beam_size {beam_size}; without a temperature n is at most beam_size."
+        problems.append(("n", sentence))
+    if (request.top_p or 1) < 1:
+        sentence = f"top_p is {request.top_p} and nothing is sampled; give a temperature above 0 too."
+        problems.append(("top_p", sentence))
+    return problems
+
+
+def _completion_stream(request: CompletionRequest, samples: bool, choices: int, candidates: int) -> list[Problem]:
+    if not request.stream:
+        if request.stream_options is not None:
+            sentence = "stream_options is for a stream; leave it out, or set stream to true."
+            return [("stream_options", sentence)]
+        return []
+    if samples and candidates > choices:
+        sentence = f"best_of is {candidates} and n {choices}; the best of several samples cannot be streamed."
+        return [("best_of", sentence)]
+    if not samples and choices > 1:
+        sentence = f"n is {choices}; of a beam only the best can be streamed. Sample, or leave out stream."
+        return [("n", sentence)]
     return []
+
+
+def _too_many_texts(field: str, texts: Sequence[str], settings: Settings) -> list[Problem]:
+    if len(texts) <= settings.max_inputs:
+        return []
+    return [(field, f"{field} has {len(texts)} texts; send at most {settings.max_inputs} in a request.")]
+
+
+def _most_hypotheses(served: ServedModel, settings: Settings) -> int:
+    return min(settings.max_beam_size, served.description.max_rows)
 
 
 def _refuse(problems: list[Problem]) -> None:
     if problems:
-        sentences = [sentence for _, sentence in problems[:MOST_PROBLEMS]]
-        if len(problems) > MOST_PROBLEMS:
-            sentences.append(f"And {len(problems) - MOST_PROBLEMS} more.")
-        raise InvalidFieldError(" ".join(sentences), problems[0][0])
+        raise combined_error(problems)

@@ -1,7 +1,7 @@
-"""The server process: its socket, its signals, and an end that loses nothing.
+"""The server process: its socket, its signals, and a stop that drops no accepted request.
 
-SIGTERM, SIGINT    not ready any more; what was accepted finishes within the grace period; then the end
-the same again     the end at once
+SIGTERM, SIGINT    not ready any more; accepted requests finish within the grace period; then it exits
+the same again     it exits at once
 SIGHUP             reload the bundle
 """
 
@@ -22,8 +22,8 @@ from fastapi import FastAPI
 
 from service.errors import ServiceError, StartError
 from service.http.app import create_app
-from service.http.connection import LARGEST_HEADERS, protocol_class
-from service.http.models import Holder, Load, Served
+from service.http.connection import ConnectionLimits, protocol_class
+from service.http.models import LoadEngine, ModelHolder, ServedModel
 from service.settings import Settings
 
 BACKLOG = 2048  # connections not accepted yet
@@ -33,12 +33,15 @@ log = logging.getLogger("attendant")
 
 
 class Server(uvicorn.Server):
-    def __init__(self, settings: Settings, load: Load | None = None, announce: Callable[[str], None] = print) -> None:
-        self.app: FastAPI = create_app(settings, load=load, failed=self._fail)
+    def __init__(
+        self, settings: Settings, load: LoadEngine | None = None, announce: Callable[[str], None] = print
+    ) -> None:
+        self.app: FastAPI = create_app(settings, load=load, on_failure=self._fail)
+        limits = ConnectionLimits(settings.max_connections, settings.header_seconds)
         config = uvicorn.Config(
             self.app,
             lifespan="on",
-            http=protocol_class(),
+            http=protocol_class(limits),
             ws="none",
             log_config=None,
             access_log=False,
@@ -47,7 +50,6 @@ class Server(uvicorn.Server):
             timeout_keep_alive=settings.keep_alive_seconds,
             timeout_graceful_shutdown=LAST_BYTES_SECONDS,
             backlog=BACKLOG,
-            h11_max_incomplete_event_size=LARGEST_HEADERS,
         )
         super().__init__(config)
         self.failure: Exception | None = None
@@ -58,9 +60,9 @@ class Server(uvicorn.Server):
         self.address = ""
 
     @property
-    def holder(self) -> Holder:
-        holder: Holder = self.app.state.holder
-        return holder
+    def models(self) -> ModelHolder:
+        models: ModelHolder = self.app.state.parts.models
+        return models
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to stop; what kept the model from being loaded is raised."""
@@ -71,7 +73,7 @@ class Server(uvicorn.Server):
             raise self.failure
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Only a note is taken in a signal handler, on which the loop acts; the second time, the signal has its way."""
+        """First signal: request a graceful stop. Second: exit at once."""
         if self._stop:
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
@@ -100,14 +102,14 @@ class Server(uvicorn.Server):
             task = asyncio.create_task(self._reload_bundle())
             self._reloads.add(task)
             task.add_done_callback(self._reloads.discard)
-        if self.holder.ready and not self._announced:
+        if self.models.ready and not self._announced:
             self._announced = True
-            self._announce(self._greeting(self.holder.get()))
+            self._announce(self._greeting(self.models.get()))
         return await super().on_tick(counter)
 
     async def _drain(self) -> None:
         log.info("stopping: finishing %d requests within %g s", self._active(), self._settings.grace_seconds)
-        await self.holder.close(self._settings.grace_seconds)
+        await self.models.close(self._settings.grace_seconds)
         for _ in range(LAST_BYTES_SECONDS * 100):
             if not self._active():
                 break
@@ -116,7 +118,7 @@ class Server(uvicorn.Server):
 
     async def _reload_bundle(self) -> None:
         try:
-            await self.holder.reload(None)
+            await self.models.reload(None)
         except ServiceError as error:
             log.error("reload: %s", error)
         except Exception:
@@ -128,7 +130,7 @@ class Server(uvicorn.Server):
     def _fail(self, error: Exception) -> None:
         self.failure, self.should_exit = error, True
 
-    def _greeting(self, served: Served) -> str:
+    def _greeting(self, served: ServedModel) -> str:
         described = served.description
         threads = "1 thread" if described.threads == 1 else f"{described.threads} threads"
         return (

@@ -8,9 +8,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.http.answers import Json, encode
-from service.http.bridge import Events
-from service.http.middleware import record_of
+from service.http.record import record_of
+from service.http.responses import Json, encode
+from service.http.submission import TaskStreams
 
 EVENT_STREAM = "text/event-stream"
 HEADERS = [
@@ -18,6 +18,14 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # a proxy in between passes each event on at once
 ]
+
+
+def stream_declaration(about: str, *names: str) -> dict[str, Any]:
+    """What OpenAPI says of a response in events: the schema of each."""
+    properties: dict[str, Any] = {"data": {"type": "string", "description": about}}
+    if names:
+        properties["event"] = {"type": "string", "enum": list(names)}
+    return {"content": {EVENT_STREAM: {"schema": {"type": "object", "required": ["data"], "properties": properties}}}}
 
 
 def server_sent(name: str, data: Any) -> bytes:
@@ -29,11 +37,11 @@ def error_event(error: Json) -> bytes:
 
 
 class EventStream(Response):
-    """An answer in chunks. What goes wrong before the first has its status, and later an event of its own."""
+    """A response in chunks. What goes wrong before the first has its status, and later an event of its own."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], events: Events, error: Callable[[Json], bytes]) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], streams: TaskStreams, error: Callable[[Json], bytes]) -> None:
         super().__init__()
-        self._chunks, self._events, self._error = chunks, events, error
+        self._chunks, self._streams, self._error = chunks, streams, error
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         try:
@@ -47,4 +55,4 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
-            self._events.close()
+            self._streams.close()

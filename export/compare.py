@@ -1,0 +1,208 @@
+"""Values of a variant's graphs against torch's, over a grid of batches, lengths and paddings.
+
+f32 and f16 are compared with the torch model itself, int8 with its own reference (export/int8_reference.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from export import signature
+from export.int8_reference import Calibration, follow, int8_reference
+from export.int8_trace import TracingRunner
+from export.runner import Array, Feeds, Runner, chunks, padded
+from model.tokenizer import BOS, EOS, PAD
+from model.transformer import AttentionWeights, Transformer
+
+SEED = 1
+FIRST_REAL_ID = EOS + 1
+ROUNDING = 4  # times torch's own distance between f32 and f64 is no difference
+ROUNDING_CAP = 10  # times the tolerance is one, whatever torch's rounding
+INT8_TOLERANCE = 1e-3  # of log-probabilities, nats, from the int8 reference that follows the graph's levels
+INT8_ATTENTION_TOLERANCE = 1e-4
+LEVEL_SLACK = 0.01  # levels, beside the half that rounding explains
+LARGEST_BATCH = 64
+IMPOSSIBLE = -1000.0  # log-probabilities below are one and the same: classes that a bias forbids, in any rounding
+LARGEST_OUTPUT = 2**24  # log-probabilities of one batch of answers
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One point of the grid."""
+
+    source: Array
+    source_length: Array
+    target: Array
+
+    def __str__(self) -> str:
+        lengths, (batch, target_length) = self.source_length, self.target.shape
+        return f"at batch {batch}, source lengths {lengths.min()} to {lengths.max()}, target length {target_length}"
+
+
+def grid(sizes: signature.Sizes) -> Iterator[Inputs]:
+    """Batches of 1 to 16, lengths from 1 to the limit, padded and not, of random tokens."""
+    limit = sizes.max_length
+    for lengths, target_length in (
+        ([1], 1),
+        ([limit], limit),
+        ([1, limit, 3], 2),
+        ([5, 2, 7, 7, 1], 9),
+        ([3] * 16, 13),
+    ):
+        yield random_inputs(sizes, [min(n, limit) for n in lengths], min(target_length, limit))
+
+
+def random_inputs(sizes: signature.Sizes, lengths: list[int], target_length: int) -> Inputs:
+    rng = np.random.default_rng(SEED)
+    rows = [[*rng.integers(FIRST_REAL_ID, sizes.source_vocab, n - 1).tolist(), EOS] for n in lengths]
+    source, source_length = padded(rows, PAD)
+    target = rng.integers(FIRST_REAL_ID, sizes.target_vocab, (len(lengths), target_length))
+    target[:, 0] = BOS
+    return Inputs(source, source_length, target)
+
+
+def check_values(runner: Runner, model: Transformer, tolerance: float) -> Iterator[str]:
+    """Log-probabilities and attention against torch's, whole and token by token."""
+    exact = copy.deepcopy(model).double()
+    for inputs in grid(runner.sizes):
+        expected, precise = torch_values(model, inputs), torch_values(exact, inputs)
+        allowed = {name: rounding_allowance(tolerance, value, precise[name]) for name, value in expected.items()}
+        found = runner.full(inputs.source, inputs.source_length, inputs.target)
+        for name, value in expected.items():
+            yield from differences(name, found[name], value, allowed[name], inputs)
+        steps = runner.stepwise(inputs.source, inputs.source_length, inputs.target)
+        yield from differences("logprobs token by token", steps, expected["logprobs"], allowed["logprobs"], inputs)
+
+
+def rounding_allowance(tolerance: float, single: Array, double: Array) -> float:
+    """The tolerance, or 4 times torch's own f32 rounding of these very values, but at most 10 times the tolerance."""
+    own_rounding = float(np.abs(single - double).max())
+    return max(tolerance, min(ROUNDING * own_rounding, ROUNDING_CAP * tolerance))
+
+
+def check_int8_values(
+    runner: Runner, graphs: dict[str, Path], model: Transformer, calibration: Calibration, int8_caches: bool,
+    answers: list[tuple[list[int], list[int]]], limit: int,
+) -> Iterator[str]:  # fmt: skip
+    """Levels, log-probabilities and attention against the int8 reference: over the grid, then along greedy answers.
+
+    `answers` are source and target ids, as the graphs decode them up to a limit of tokens: each token must be the
+    reference's most probable.
+    """
+    reference, tracing = int8_reference(model, calibration, int8_caches), TracingRunner(runner, graphs)
+    for inputs in grid(runner.sizes):
+        arguments = (inputs.source, inputs.source_length, inputs.target)
+        if not runner.kind:
+            yield from _check_traced("", tracing.full(*arguments), runner.full(*arguments), tracing, reference, inputs)
+        found = {"logprobs": tracing.stepwise(*arguments)}
+        served = {"logprobs": runner.stepwise(*arguments)}
+        yield from _check_traced(" token by token", found, served, tracing, reference, inputs)
+    longest = max((len(target) for _, target in answers), default=0) + 1
+    rows = min(LARGEST_BATCH, max(1, LARGEST_OUTPUT // (longest * runner.sizes.target_vocab)))
+    for batch in chunks(sorted(answers, key=lambda pair: len(pair[0])), rows):
+        yield from _check_answers(tracing, reference, batch, limit)
+
+
+def _check_traced(
+    way: str, found: Feeds, served: Feeds, tracing: TracingRunner, reference: Transformer, inputs: Inputs
+) -> Iterator[str]:
+    trace = tracing.take_trace(inputs.source, inputs.source_length)
+    logprobs, weights = follow(reference, trace, torch.from_numpy(inputs.source), torch.from_numpy(inputs.target))
+    expected = {"logprobs": logprobs.numpy()} | attention_arrays(weights)
+    for problem in itertools.islice(trace.problems(LEVEL_SLACK), 1):  # the first is nearest to the cause
+        yield f"levels{way} are off {inputs}: {problem}"
+    for name, value in found.items():
+        tolerance = INT8_ATTENTION_TOLERANCE if name.endswith("attention") else INT8_TOLERANCE
+        yield from differences(f"{name}{way}", value, expected[name], tolerance, inputs)
+        yield from differences(f"{name}{way} of the traced graph", value, served[name], 0.0, inputs)
+
+
+def _check_answers(
+    tracing: TracingRunner, reference: Transformer, batch: list[tuple[list[int], list[int]]], limit: int
+) -> Iterator[str]:
+    """Greedy answers forced through the graphs: the reference, along their levels, chooses every token too."""
+    source, source_length = padded([[*ids, EOS] for ids, _ in batch], PAD)
+    said = [[*ids, EOS][:limit] for _, ids in batch]
+    target, length = padded([[BOS, *ids[:-1]] for ids in said], PAD)
+    target = target[:, : int(length.max())]
+    found = possible(tracing.stepwise(source, source_length, target))
+    trace = tracing.take_trace(source, source_length)
+    expected = possible(follow(reference, trace, torch.from_numpy(source), torch.from_numpy(target))[0].numpy())
+    at = f"on {len(batch)} held-out inputs of {source_length.min()} to {source_length.max()} source tokens"
+    for problem in itertools.islice(trace.problems(LEVEL_SLACK), 1):
+        yield f"levels of greedy answers are off {at}: {problem}"
+    is_answer = np.arange(target.shape[1]) < length[:, None]
+    if not np.abs(found - expected)[is_answer].max() <= INT8_TOLERANCE:
+        yield f"logprobs of greedy answers are off {at}: {worst(found, expected)}"
+    expected[:, :, [PAD, BOS]] = -np.inf
+    for row, ids in enumerate(said):
+        chosen = expected[row, np.arange(len(ids)), ids]
+        margin = expected[row, : len(ids)].max(-1) - chosen
+        if not margin.max() <= 2 * INT8_TOLERANCE:
+            step = int(margin.argmax())
+            yield (
+                f"decoding: the graph chooses token {ids[step]} at position {step} for the source {batch[row][0]}, and "
+                f"the int8 reference {int(expected[row, step].argmax())}, by {margin[step]:.2g} nats"
+            )
+
+
+def differences(name: str, found: Array, expected: Array, allowed: float, inputs: Inputs) -> Iterator[str]:
+    if found.shape != expected.shape:
+        yield f"{name} has shape {found.shape}, not {expected.shape}, {inputs}"
+        return
+    if name.startswith("logprobs"):
+        found, expected = possible(found), possible(expected)
+    if name.startswith("encoder_attention"):  # padded queries say nothing
+        is_source = np.arange(inputs.source.shape[1]) < inputs.source_length[:, None]
+        is_source = is_source[:, None, None, :, None]
+        found, expected = np.where(is_source, found, 0), np.where(is_source, expected, 0)
+    if not np.abs(found - expected).max() <= allowed:
+        swapped = swapped_heads(found, expected) if "attention" in name else ""
+        yield f"{name} is off by more than {allowed:.2g} {inputs}: {worst(found, expected)}{swapped}"
+
+
+def torch_values(model: Transformer, inputs: Inputs) -> dict[str, Array]:
+    weights = AttentionWeights()
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(inputs.source), torch.from_numpy(inputs.target), weights)
+    return {"logprobs": possible(logits.log_softmax(-1).numpy())} | attention_arrays(weights)
+
+
+def possible(logprobs: Array) -> Array:
+    """The same, with all that is impossible equally so."""
+    return np.maximum(logprobs, IMPOSSIBLE)
+
+
+def attention_arrays(weights: AttentionWeights) -> dict[str, Array]:
+    """Each (B, layers, H, queries, keys)"""
+    return {
+        "encoder_attention": torch.stack(weights.encoder, 1).numpy(),
+        "decoder_attention": torch.stack(weights.decoder, 1).numpy(),
+        "cross_attention": torch.stack(weights.cross, 1).numpy(),
+    }
+
+
+def worst(found: Array, expected: Array) -> str:
+    """Where two arrays are furthest apart, and both values there."""
+    distance = np.nan_to_num(np.abs(found.astype(np.float64) - expected), nan=np.inf)
+    at = np.unravel_index(int(distance.argmax()), distance.shape)
+    place = ", ".join(map(str, at))
+    return f"worst at [{place}], {found[at]:.6g} and not {expected[at]:.6g}"
+
+
+def swapped_heads(found: Array, expected: Array) -> str:
+    """(B, layers, H, T, S): a sentence if two heads of a layer are in each other's place."""
+    for layer in range(expected.shape[1]):
+        for a, b in itertools.combinations(range(expected.shape[2]), 2):
+            crossed = np.allclose(found[:, layer, a], expected[:, layer, b], atol=1e-4)
+            straight = np.allclose(found[:, layer, a], expected[:, layer, a], atol=1e-4)
+            if crossed and not straight and np.allclose(found[:, layer, b], expected[:, layer, a], atol=1e-4):
+                return f"; heads {a} and {b} of layer {layer} are swapped"
+    return ""

@@ -1,0 +1,66 @@
+"""Runs int8 graphs with every level that they compute as an output: what the int8 reference follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+from onnx import TensorProto, helper
+
+from export.int8_reference import Trace
+from export.runner import Array, Feeds, Runner
+
+PRODUCT = "MatMulIntegerToFloat"
+WEIGHT = " int8"  # ends the name of a product's stored weight
+FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+class TracingRunner(Runner):
+    """The graphs of one variant, plain or fast as `runner` runs them, with the levels read by their products."""
+
+    def __init__(self, runner: Runner, graphs: dict[str, Path]) -> None:
+        self.sizes, self.kind = runner.sizes, runner.kind
+        self.sessions: dict[str, ort.InferenceSession] = {}
+        self._products: dict[str, dict[str, list[str]]] = {}  # graph: value: the products that read it
+        self._seen: dict[str, list[Array]] = {}
+        for graph in (f"{self.kind}encoder", f"{self.kind}step") if self.kind else ("encoder", "step", "full"):
+            model = onnx.load(str(graphs[graph]), load_external_data=False)
+            read: dict[str, list[str]] = {}
+            for node in model.graph.node:
+                if node.op_type == PRODUCT:
+                    read.setdefault(node.input[0], []).append(node.input[1].removesuffix(WEIGHT))
+            model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UINT8, None) for name in read)
+            options = ort.SessionOptions()
+            options.log_severity_level = 3
+            options.add_session_config_entry(FOLDER, str(graphs[graph].parent))
+            self._products[graph] = read
+            self.sessions[graph] = ort.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+
+    def run(self, graph: str, feeds: Feeds, *_: str) -> Feeds:
+        """All outputs, whichever are asked for, but the levels, which are kept."""
+        outputs = super().run(graph, feeds)
+        for value, products in self._products[graph].items():
+            levels = outputs.pop(value)
+            for product in products:
+                # (B, L, N) of a pass, (R, 1, N) or (R, N) of a step
+                self._seen.setdefault(product, []).append(levels if levels.ndim == 3 else levels[:, None])
+        for name, cache in outputs.items():
+            if cache.dtype == np.int8 and name.startswith(("cross_", "present_")):
+                kind, side, layer = name.split("_")
+                if kind == "present":
+                    cache = cache[:, :, : int(feeds["position"].max()) + 1]  # later slots are empty
+                joined = cache.transpose(0, 2, 1, 3).reshape(len(cache), cache.shape[2], -1)  # (B, L, D)
+                attention = "cross_attention" if kind == "cross" else "self_attention"
+                self._seen[f"decoder.{layer}.{attention} {side}"] = [joined]  # the last step holds all before it
+        return outputs
+
+    def take_trace(self, source: Array, source_length: Array) -> Trace:
+        """The levels of what ran since the last call, steps side by side."""
+        levels = {name: torch.from_numpy(np.concatenate(seen, axis=1)) for name, seen in self._seen.items()}
+        self._seen = {}
+        return Trace(levels, torch.from_numpy(np.arange(source.shape[1]) < source_length[:, None]))

@@ -1,0 +1,105 @@
+"""Whole graphs against those that this version builds from the checkpoint: weights, nodes, attributes, interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+from export.builder import Array
+from export.bundle import Variant
+from export.compare import worst
+from export.quantize import Range
+from export.variants import build_variant_graph, graphs_of
+from export.weights import arrays_of
+from model.checkpoint import TrainedModel
+
+
+def check_graphs(variant: Variant, trained: TrainedModel) -> Iterator[str]:
+    """Differences of a variant's graphs from a rebuild with the calibration of its manifest."""
+    arrays = arrays_of(trained.model)
+    ranges = {name: Range(**values) for name, values in variant.calibration.items()}
+    for graph in graphs_of(variant.name, trained.config):
+        if graph not in variant.graphs:
+            yield f"{graph}: the graph is missing"
+            continue
+        wanted = build_variant_graph(variant.name, graph, trained.config, arrays, ranges)
+        stored = onnx.load(str(variant.graphs[graph]))
+        yield from compare_weights(graph, stored, wanted)
+        yield from compare_nodes(graph, stored, wanted)
+    for graph in variant.graphs.keys() - set(graphs_of(variant.name, trained.config)):
+        yield f"{graph}: such a model has no such graph"
+
+
+def compare_weights(graph: str, stored: onnx.ModelProto, wanted: onnx.ModelProto) -> Iterator[str]:
+    have, want = _weights(stored), _weights(wanted)
+    if len(have) != len(stored.graph.initializer):
+        yield f"{graph}: two weights have the same name"
+    for name in sorted(have.keys() | want.keys()):
+        if name not in have or name not in want:
+            yield f"{graph}: weight {name} is {'missing' if name not in have else 'not of the model'}"
+        elif (have[name].shape, have[name].dtype) != (want[name].shape, want[name].dtype):
+            yield (
+                f"{graph}: weight {name} is {have[name].dtype} {have[name].shape}, "
+                f"not {want[name].dtype} {want[name].shape}"
+            )
+        elif have[name].tobytes() != want[name].tobytes():
+            yield f"{graph}: weight {name} is not the checkpoint's: {worst(have[name], want[name])}"
+
+
+def compare_nodes(graph: str, stored: onnx.ModelProto, wanted: onnx.ModelProto) -> Iterator[str]:
+    """The first difference of each kind, of all that is not an initializer."""
+    have, want = _without_weights(stored), _without_weights(wanted)
+    if _bytes(have) == _bytes(want):
+        return
+    hint = "; if an older version exported it, export the model again"
+    found = False
+    for kind, mine, theirs in (
+        ("node", have.graph.node, want.graph.node),
+        ("input", have.graph.input, want.graph.input),
+        ("output", have.graph.output, want.graph.output),
+        ("operator set", have.opset_import, want.opset_import),
+    ):
+        for problem in _first_difference(kind, list(mine), list(theirs)):
+            found = True
+            yield f"{graph}: {problem}{hint}"
+    if not found:
+        yield f"{graph}: the model's fields beside nodes, weights, inputs and outputs differ{hint}"
+
+
+def _first_difference(kind: str, have: list[Any], want: list[Any]) -> Iterator[str]:
+    for number, (mine, theirs) in enumerate(zip(have, want, strict=False)):
+        if _bytes(mine) != _bytes(theirs):
+            yield f"{kind} {number} is {_text(mine)}, not {_text(theirs)}"
+            return
+    if len(have) != len(want):
+        yield f"it has {len(have)} {kind}s, not {len(want)}"
+
+
+def _text(message: Any) -> str:
+    if isinstance(message, onnx.NodeProto):
+        attributes = ", ".join(f"{a.name}={onnx.helper.get_attribute_value(a)!r}" for a in message.attribute)
+        arguments = ", ".join(_quoted(message.input))
+        return f"{message.op_type}({arguments}{'; ' if attributes else ''}{attributes}) -> {', '.join(message.output)}"
+    return " ".join(str(message).split())
+
+
+def _quoted(names: Iterable[str]) -> Iterator[str]:
+    return (name or "''" for name in names)
+
+
+def _weights(model: onnx.ModelProto) -> dict[str, Array]:
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    del copied.graph.initializer[:]
+    return copied
+
+
+def _bytes(message: Any) -> bytes:
+    return bytes(message.SerializeToString(deterministic=True))

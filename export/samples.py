@@ -1,0 +1,78 @@
+"""A run's samples, split by source: some calibrate the int8 variant, the others are held out to compare and measure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from export.bundle import BundleError
+from export.sample_pairs import answer_limit, sample_pairs
+from model import checkpoint
+from model.checkpoint import TrainedModel
+from model.decode import decode_all
+
+CALIBRATION_PAIRS = 500
+HELD_OUT = 1000  # sources at most
+
+Ids = list[int]
+
+
+@dataclass
+class Samples:
+    """No held-out source is among those of the calibration pairs."""
+
+    trained: TrainedModel
+    calibration: list[tuple[Ids, Ids]]  # source and target
+    texts: list[str]  # held-out sources
+    references: list[list[str]]  # every listed target of each
+    _answers: dict[int, list[Ids]] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> list[Ids]:
+        return list(self.trained.source.encode_batch(self.texts))
+
+    def torch_answers(self, beam_size: int) -> list[Ids]:
+        """The torch model's answer to each held-out source, computed once for each beam size."""
+        if beam_size not in self._answers:
+            self._answers[beam_size] = decode_all(self.trained.model, self.sources, beam_size, max_length=self.limit)
+        return self._answers[beam_size]
+
+    @property
+    def limit(self) -> int:
+        """Tokens of an answer at most, wherever answers are compared."""
+        return answer_limit(self.sources, self.trained.config.max_length)
+
+
+def read_samples(run: Path, trained: TrainedModel, given: Path | None = None) -> Samples:
+    """The samples given, or of a run, that the model can read; BundleError if they are too few to split."""
+    path = given or run / checkpoint.SAMPLES
+    pairs = sample_pairs(run, trained, given)
+    limit = trained.config.max_length
+    calibration, used = _choose_calibration(pairs, trained)
+    references: dict[str, list[str]] = {}
+    for source, target in pairs:
+        if source not in used and len(trained.source.encode(source)) < limit:
+            references.setdefault(source, []).append(target)
+    texts = list(references)[:HELD_OUT]
+    if not calibration or not texts:
+        raise BundleError(
+            f"{path}: of its {len(pairs)} pairs, {len(calibration)} fit the model's max_length of {limit} for "
+            f"calibration, and {len(texts)} sources are left to compare answers on; each needs at least 1. Train with "
+            "more validation pairs, or a larger max_length."
+        )
+    return Samples(trained, calibration, texts, [references[text] for text in texts])
+
+
+def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[Ids, Ids]]:
+    return _choose_calibration(sample_pairs(run, trained), trained)[0]
+
+
+def _choose_calibration(pairs: list[tuple[str, str]], trained: TrainedModel) -> tuple[list[tuple[Ids, Ids]], set[str]]:
+    """Evenly spaced pairs as ids, and their sources; at least half of the distinct sources are left."""
+    most_targets = max(Counter(source for source, _ in pairs).values(), default=1)
+    chosen = pairs[:: max(2 * most_targets, len(pairs) // CALIBRATION_PAIRS)][:CALIBRATION_PAIRS]
+    encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
+    limit = trained.config.max_length
+    fitting = [(source, target) for source, target in encoded if max(len(source), len(target)) < limit]
+    return fitting, {source for source, _ in chosen}

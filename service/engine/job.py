@@ -1,0 +1,135 @@
+"""A job: one task on its way through the engine, from its submission to its one outcome."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.engine.beam import GenerateSearch
+from service.engine.observer import EngineObserver
+from service.engine.sampling import SampleSearch
+from service.engine.search import NextTokenSearch, Row, ScoreSearch, Search, SpecialIds
+from service.engine.tasks import EventCallback, Finished, Generate, Generated, NewTokens, Result, Score, Task, Timing
+from service.errors import CancelledError, DeadlineError, ServiceError
+
+log = logging.getLogger("attendant")
+
+
+def make_search(special: SpecialIds, task: Task) -> Search:
+    if isinstance(task, Generate):
+        return SampleSearch(special, task) if task.options.samples else GenerateSearch(special, task)
+    return ScoreSearch(special, task) if isinstance(task, Score) else NextTokenSearch(special, task)
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """Whoever holds it (the queue, then a lane) gives its outcome. What its search raises fails this job alone."""
+
+    task: Task
+    index: int  # among those submitted together
+    on_event: EventCallback
+    deadline: float | None  # of time.monotonic()
+    submitted: float
+    search: Search
+    observer: EngineObserver
+    encode_started: float = 0.0
+    decode_started: float = 0.0
+    emitted: int = 0  # tokens that were sent as NewTokens
+    decoded: int = 0  # tokens of all its hypotheses
+    cancelled: bool = False
+    finished: bool = False  # its outcome was given
+
+    def expired(self, now: float) -> bool:
+        return self.deadline is not None and now >= self.deadline
+
+    def next_inputs(self) -> tuple[list[int], int, int]:
+        """For the next step: the last token of every hypothesis, their position, how many candidates it needs."""
+        try:
+            search = self.search
+            return search.last_tokens(), search.position, search.wanted()
+        except Exception:
+            self._fail_search()
+            return [], 0, 1
+
+    def advance(self, rows: Sequence[Row]) -> list[int]:
+        """Which hypothesis each live one continues after a step; [] if the job is done or has failed."""
+        if self.finished:
+            return []
+        try:
+            parents = self.search.advance(rows)
+            self.decoded += len(rows)
+            if self.task.stream:
+                self._emit()
+        except Exception:
+            self._fail_search()
+            return []
+        return parents
+
+    def _emit(self) -> None:
+        start, stop = self.emitted, self.search.agreed_length()
+        if stop > start:
+            self.emitted = stop
+            self.on_event(NewTokens(self.index, *self.search.agreed_tokens(start, stop)))
+
+    def has_token(self) -> bool:
+        """Whether its client has a first token, or would have one if it were streamed."""
+        return self.emitted > 0 or (not self.task.stream and self.search.has_token())
+
+    def complete(self, now: float) -> None:
+        """Its search is done, or has failed."""
+        if self.finished:
+            return
+        try:
+            result = self.search.result(self._timing(now))
+        except Exception:
+            self._fail_search()
+            return
+        self._succeed(result, now)
+
+    def drop(self, now: float) -> None:
+        """It was cancelled or has expired: the best answer so far, where there is one."""
+        if self.cancelled:
+            self.observer.cancelled(self.decoded)
+            self.fail(CancelledError())
+            return
+        self.observer.expired()
+        try:
+            result = self.search.partial_result(self._timing(now))
+        except Exception:
+            self._fail_search()
+            return
+        if result is None:
+            self.fail(DeadlineError("the deadline passed before there was anything to answer; raise timeout_ms."))
+        else:
+            self._succeed(result, now)
+
+    def fail(self, error: Exception) -> None:
+        self._finish(error)
+
+    def _fail_search(self) -> None:
+        log.exception("a search failed; its request gets an error")
+        self.fail(ServiceError("the server failed while decoding; the request may be sent again."))
+
+    def _succeed(self, result: Result, now: float) -> None:
+        if isinstance(result, Generated):
+            lengths = [len(hypothesis.logprobs) for hypothesis in result.hypotheses]
+            seconds = (now - self.decode_started) / max(1, *lengths)
+            self.observer.generated(sum(lengths), max(0, self.decoded - sum(lengths)), seconds)
+        self._finish(result)
+
+    def _finish(self, outcome: Result | Exception) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        try:
+            self.on_event(Finished(self.index, outcome))
+        except Exception:
+            log.exception("a request's callback failed")
+
+    def _timing(self, now: float) -> Timing:
+        return Timing(
+            queue=(self.encode_started or now) - self.submitted,
+            encode=self.decode_started - self.encode_started,
+            decode=now - self.decode_started if self.decode_started else 0.0,
+        )

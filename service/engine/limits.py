@@ -1,0 +1,31 @@
+"""What a model can decode at all: nothing that is checked here indexes past a table of the graphs."""
+
+from __future__ import annotations
+
+from export.bundle import Bundle
+from service.engine.tasks import Generate, Ids, Score, Task
+from service.errors import InvalidFieldError
+
+
+def check_task(task: Task, bundle: Bundle) -> None:
+    """InvalidFieldError if a task is longer than the model's positions, or has ids that it does not know."""
+    sizes, limits = bundle.sizes, bundle.limits
+    _check(task.source, "source", limits["max_source_length"], sizes.source_vocab)
+    if isinstance(task, Generate):
+        _check(task.prefix, "prefix", task.options.max_length, sizes.target_vocab)
+        if task.options.max_length > limits["max_target_length"]:
+            raise InvalidFieldError(
+                f"max_length is {task.options.max_length}, over this model's limit of {limits['max_target_length']}.",
+                "max_length",
+            )
+    elif isinstance(task, Score):
+        _check(task.target, "target", limits["max_target_length"] - 1, sizes.target_vocab)
+    else:
+        _check(task.prefix, "prefix", limits["max_target_length"] - 1, sizes.target_vocab)
+
+
+def _check(ids: Ids, name: str, max_length: int, vocabulary: int) -> None:
+    if len(ids) > max_length:
+        raise InvalidFieldError(f"the {name} has {len(ids)} tokens; {max_length} is the limit.", name)
+    if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
+        raise InvalidFieldError(f"the {name} has an id outside of 0 to {vocabulary - 1}.", name)

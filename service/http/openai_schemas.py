@@ -1,0 +1,145 @@
+"""Requests and responses of the OpenAI dialect. What cannot be honoured is refused, never ignored."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from service.http.schemas import LARGEST_SEED, RequestModel, ResponseModel, Texts, option, value
+
+LARGEST_LOGPROBS = 5
+ABSENT = "is not offered here; leave it out"
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool = option(False, "end with a chunk that has the usage and no choices", "true or false")
+
+
+class CompletionRequest(RequestModel):
+    model: str = option(..., "the model's name, as GET /v1/models tells it", "the name of a model")
+    prompt: Texts = option(
+        ..., "one source text, or several", "a text or a list of texts, at least one; token ids are not taken"
+    )
+    n: int | None = option(1, "choices answered for each prompt, best first", "a whole number from 1", ge=1)
+    best_of: int | None = option(
+        None,
+        "the n best of so many samples, or of a beam of this size; null: n",
+        "a whole number from n, or null",
+        ge=1,
+    )
+    beam_size: int | None = option(
+        None,
+        "hypotheses kept at each step, without a temperature; null: best_of (an extension)",
+        "a whole number from 1, or null",
+        unit="hypotheses",
+        ge=1,
+    )
+    length_penalty: float | None = option(
+        1.0,
+        "the best have the highest sum of log-probabilities / length ** length_penalty (an extension)",
+        "a number from 0 to 10",
+        ge=0,
+        le=10,
+    )
+    max_tokens: int | None = option(
+        None,
+        "of a choice, its end token included, and never more than the model's limit; null: that limit",
+        "a whole number from 1, or null",
+        unit="tokens",
+        ge=1,
+    )
+    temperature: float | None = option(
+        None,
+        "sample from softmax(logits / temperature); 0 or null: no sampling",
+        "0, a number from 0.01 to 100, or null",
+        ge=0,
+        le=100,
+    )
+    top_p: float | None = option(
+        None,
+        "sample among the most probable tokens that together have this probability; null: 1",
+        "a number above 0, up to 1, or null",
+        gt=0,
+        le=1,
+    )
+    seed: int | None = option(
+        None,
+        "of the sampling: the same seed gives the same text, at any load; null: a random one",
+        "a whole number of 64 bits, or null",
+        ge=-LARGEST_SEED - 1,
+        le=LARGEST_SEED,
+    )
+    logprobs: int | None = option(
+        None,
+        "answer each token's log-probability, and those of so many most probable tokens in its place",
+        f"a whole number from 0 to {LARGEST_LOGPROBS}, or null",
+        unit="tokens",
+        ge=0,
+        le=LARGEST_LOGPROBS,
+    )
+    stream: bool | None = option(False, "answer server-sent events", "true or false")
+    stream_options: StreamOptions | None = option(
+        None, 'for a stream: {"include_usage": true} ends it with the usage', "include_usage, true or false"
+    )
+    user: str | None = option(None, "whoever asks; not used, and not logged", "a text")
+    echo: bool | None = option(False, f"false; true {ABSENT}", "false: repeating the prompt is not offered here")
+    suffix: None = option(None, f"null; a text {ABSENT}", "null: text after the completion is not offered here")
+    stop: list[str] | None = option(
+        None, f"null; a text {ABSENT}", "null: stopping at a text is not offered here", max_length=0
+    )
+    presence_penalty: float | None = option(0, "0", "0: penalties are not offered here", ge=0, le=0)
+    frequency_penalty: float | None = option(0, "0", "0: penalties are not offered here", ge=0, le=0)
+    logit_bias: dict[str, float] | None = option(
+        None, "null or empty", "null or nothing inside: biases are not offered here", max_length=0
+    )
+
+
+class CompletionLogprobs(ResponseModel):
+    tokens: list[str] = value("of the choice")
+    token_logprobs: list[float] = value("of each token", "nats")
+    top_logprobs: list[dict[str, float]] | None = value("the most probable tokens in each place, and the one that came")
+    text_offset: list[int] = value("where each token begins in the text", "characters")
+
+
+class CompletionChoice(ResponseModel):
+    index: int = value("choices of the first prompt come first")
+    text: str = value("the target text")
+    logprobs: CompletionLogprobs | None = value("null unless asked for")
+    finish_reason: str | None = value("stop, or length where max_tokens or the deadline came first")
+
+
+class CompletionUsage(ResponseModel):
+    prompt_tokens: int = value("of all prompts", "tokens")
+    completion_tokens: int = value("of all that was decoded, with end tokens", "tokens")
+    total_tokens: int = value("both", "tokens")
+
+
+class CompletionResponse(ResponseModel):
+    id: str = value("cmpl- and the request's id")
+    object: str = value("text_completion")
+    created: int = value("Unix time", "s")
+    model: str = value("the model's name")
+    choices: list[CompletionChoice] = value("n for each prompt, in their order")
+    usage: CompletionUsage = value("what was read and written")
+
+
+class ModelResponse(ResponseModel):
+    id: str = value("the model's name")
+    object: str = value("model")
+    created: int = value("Unix time", "s")
+    owned_by: str = value("attendant")
+
+
+class ModelListResponse(ResponseModel):
+    object: str = value("list")
+    data: list[ModelResponse] = value("the model that is served")
+
+
+class OpenAIErrorDetail(ResponseModel):
+    message: str = value("what to change, as a sentence")
+    type: str = value("the kind of error, by OpenAI's names")
+    param: str | None = value("the first field that is wrong; null where none is to blame")
+    code: str | None = value("the kind of error, by this service's names")
+
+
+class OpenAIErrorResponse(ResponseModel):
+    error: OpenAIErrorDetail = Field(description="what went wrong")

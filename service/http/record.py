@@ -1,0 +1,51 @@
+"""What is known of a request when it ends: for the metrics, and for its line in the log."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import Scope
+
+from service.errors import ServiceError
+from service.metrics import ENDPOINTS, OUTCOMES
+
+SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+ID_BYTES = 12
+
+
+class Record:
+    def __init__(self, scope: Scope) -> None:
+        self.arrival = time.monotonic()
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.endpoint = self.path if self.path in ENDPOINTS else "other"
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.headers.get(b"x-request-id", b"")
+        self.id = given.decode() if SANE_ID.fullmatch(given) else os.urandom(ID_BYTES).hex()
+        self.status = 0  # 0: the response has not begun
+        self.outcome = "ok"
+        self.answer_bytes = 0
+        self.error_event: Callable[[dict[str, Any]], bytes] | None = (
+            None  # how a response that has begun tells an error
+        )
+        self.facts: dict[str, Any] = {}  # sizes, timings; texts only where the settings ask for them
+
+    def fail(self, error: ServiceError) -> None:
+        """Count it as this error; a type that the metrics do not know counts as its parent's."""
+        types = [getattr(kind, "type", "") for kind in type(error).__mro__]
+        self.outcome = next(name for name in types if name in OUTCOMES)
+
+
+def record_of(scope: Scope) -> Record:
+    record: Record = scope["attendant.record"]
+    return record
+
+
+@dataclass
+class Traffic:
+    active: int = 0  # requests that are not answered yet

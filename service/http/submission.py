@@ -1,0 +1,125 @@
+"""Between asyncio, where requests are, and the engine's threads: submit and wait, or follow token by token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from service.engine.interface import EngineInterface, Submission
+from service.engine.tasks import EventCallback, Finished, Generate, NewTokens, Result, Task
+from service.errors import CancelledError, InvalidFieldError
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Outcome = Result | Exception  # of one task
+WATCH_AFTER = 0.01  # seconds; most answers are there before it pays to look whether the client still is
+
+
+async def run_tasks(
+    engine: EngineInterface, tasks: Sequence[Task], deadline: float | None, receive: Receive, field: str
+) -> list[Outcome]:
+    """The outcome of every task, in their order; if every one failed, the first failure is raised.
+
+    A client that leaves cancels all of them: CancelledError. `field` is the one to blame if they can never be queued.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    outcomes: dict[int, Outcome] = {}
+
+    def settle(failure: Exception | None = None) -> None:
+        if not done.done():
+            done.set_result(None) if failure is None else done.set_exception(failure)
+
+    def on_event(event: NewTokens | Finished) -> None:
+        if isinstance(event, Finished):
+            outcomes[event.index] = event.answer
+            if len(outcomes) == len(tasks):
+                _call_in(loop, settle)
+
+    submission = _submit(engine, tasks, on_event, deadline, field)
+    watch = DisconnectWatch(loop, receive, lambda: settle(CancelledError()))
+    try:
+        await done
+    except BaseException:
+        submission.cancel()
+        raise
+    finally:
+        watch.stop()
+    return raise_if_all_failed([outcomes[index] for index in range(len(tasks))])
+
+
+def raise_if_all_failed(outcomes: list[Outcome]) -> list[Outcome]:
+    first = outcomes[0]
+    if isinstance(first, Exception) and all(isinstance(outcome, Exception) for outcome in outcomes):
+        raise first
+    return outcomes
+
+
+class TaskStreams:
+    """The events of tasks that are submitted together. A refusal is raised at once, before an answer has begun."""
+
+    def __init__(
+        self, engine: EngineInterface, tasks: Sequence[Generate], deadline: float | None, receive: Receive, field: str
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._queues: list[asyncio.Queue[NewTokens | Outcome]] = [asyncio.Queue() for _ in tasks]
+
+        def on_event(event: NewTokens | Finished) -> None:
+            item = event.answer if isinstance(event, Finished) else event
+            _call_in(loop, self._queues[event.index].put_nowait, item)
+
+        self._submission = _submit(engine, tasks, on_event, deadline, field)
+        self._watch = DisconnectWatch(loop, receive, self._on_disconnect)
+
+    def _on_disconnect(self) -> None:
+        for queue in self._queues:
+            queue.put_nowait(CancelledError())
+
+    async def next(self, index: int) -> NewTokens | Result:
+        """Agreed tokens of a task, then its result; a failure, or a client that leaves, is raised."""
+        item = await self._queues[index].get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Cancel what still runs; to be called however the stream ended."""
+        self._watch.stop()
+        self._submission.cancel()
+
+
+class DisconnectWatch:
+    """Calls `on_disconnect` once the client has left, unless stopped before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receive: Receive, on_disconnect: Callable[[], None]) -> None:
+        self._receive, self._on_disconnect, self._loop = receive, on_disconnect, loop
+        self._task: asyncio.Task[None] | None = None
+        self._timer = loop.call_later(WATCH_AFTER, self._start)
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._on_disconnect()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _submit(
+    engine: EngineInterface, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None, field: str
+) -> Submission:
+    try:
+        return engine.submit(tasks, on_event, deadline)
+    except InvalidFieldError as error:  # more than the queue could ever hold
+        raise InvalidFieldError(error.message, field) from None
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the server has ended
+        loop.call_soon_threadsafe(call, *arguments)

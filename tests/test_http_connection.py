@@ -1,0 +1,228 @@
+"""Connections over real sockets: bounds on headers, trailers, time and number; clients that vanish at any moment."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_engine import FakeEngine
+from tests.serving import PATIENCE, Running, running, wait_for
+
+BODY = json.dumps({"inputs": "facade"}).encode()
+POST = b"POST /v1/generate HTTP/1.1\r\nHost: x\r\n"
+WHOLE = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+MEGABYTE = 2**20
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, FakeEngine]]:
+    with running(tmp_path_factory.mktemp("bundle"), api_keys=()) as both:
+        yield both
+
+
+@pytest.fixture
+def server(shared: tuple[Running, FakeEngine]) -> Iterator[Running]:
+    yield shared[0]
+    shared[1].resume()
+    assert shared[0].request("POST", "/v1/generate", BODY)[0] == 200  # whatever happened, it still serves
+
+
+@pytest.fixture
+def engine(shared: tuple[Running, FakeEngine]) -> FakeEngine:
+    return shared[1]
+
+
+def connect(server: Running) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+
+
+def everything(raw: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    found = b""
+    try:
+        while part := raw.recv(65536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def error_type(answer: bytes) -> str:
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"])
+
+
+def sent_before_closed(raw: socket.socket, part: bytes, most: int) -> int:
+    """How many bytes the other side takes of endless parts before it closes the connection."""
+    count = 0
+    try:
+        while count < most:
+            raw.sendall(part)
+            count += len(part)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    return count
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("part", [b"X-Trailer: %s\r\n" % (b"a" * 1000), b"a" * 1000])
+def test_trailers_are_bounded_also_before_authentication(keyed: bool, part: bytes, tmp_path: Path) -> None:
+    with running(tmp_path, api_keys=("key",) if keyed else ()) as (server, engine):
+        engine.pause_after = 0  # without a key the answer waits, and the connection with it
+        with connect(server) as raw:
+            raw.sendall(CHUNKED + b"X: ")
+            assert sent_before_closed(raw, part, 64 * MEGABYTE) < 32 * MEGABYTE
+
+
+def test_small_trailers_are_read_and_dropped(server: Running) -> None:
+    with connect(server) as raw:
+        raw.sendall(CHUNKED + b"X-Request-Id: from-a-trailer\r\n\r\n")
+        answer = raw.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"from-a-trailer" not in answer
+
+
+def test_a_trailer_cannot_bring_the_key(tmp_path: Path) -> None:
+    with running(tmp_path, api_keys=("key",)) as (server, _), connect(server) as raw:
+        raw.sendall(CHUNKED + b"Authorization: Bearer key\r\n\r\n")
+        assert raw.recv(65536).startswith(b"HTTP/1.1 401")
+
+
+def test_many_small_chunks_are_no_trailers(server: Running) -> None:
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY.ljust(100_000))
+    with connect(server) as raw:
+        raw.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("bundle"), header_seconds=0.2, body_seconds=0.2, api_keys=()) as (server, _):
+        yield server
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST /v1/gen", POST, WHOLE + POST])
+def test_headers_that_do_not_come_end_the_connection(sent: bytes, impatient: Running) -> None:
+    with connect(impatient) as raw:
+        raw.sendall(sent)
+        answers = everything(raw)
+    assert answers.startswith(b"HTTP/1.1 200") == sent.startswith(WHOLE)
+    last = answers[answers.rfind(b"HTTP/1.1") :]
+    if sent.endswith((b"gen", POST)):
+        assert last.startswith(b"HTTP/1.1 408")
+        assert error_type(last) == "header_timeout"
+
+
+def test_an_idle_connection_is_not_kept_by_empty_lines(impatient: Running) -> None:
+    with connect(impatient) as raw:
+        raw.sendall(WHOLE)
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200")
+        raw.sendall(b"\r\n")
+        assert everything(raw) == b""
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n5\r\n"])
+@pytest.mark.parametrize("start", [b"", b"{"])
+def test_a_body_that_does_not_come_is_408_and_ends_the_connection(
+    head: bytes, start: bytes, impatient: Running
+) -> None:
+    with connect(impatient) as raw:
+        raw.sendall(POST + head + start)
+        answer = everything(raw)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert error_type(answer) == "body_timeout"
+    assert b"connection: close" in answer
+
+
+def test_a_request_that_runs_longer_than_headers_may_take_is_answered(tmp_path: Path) -> None:
+    with running(tmp_path, header_seconds=0.1) as (server, engine), connect(server) as raw:
+        engine.pause_after = 1
+        raw.sendall(WHOLE + POST)  # and the beginning of another one, whose turn has not come
+        wait_for(engine.count_running)
+        with connect(server) as other:
+            assert everything(other) == b""  # by now the headers' time is over
+        engine.resume()
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_the_rest_of_a_refused_body_is_not_waited_for(tmp_path: Path) -> None:
+    with running(tmp_path, api_keys=("key",)) as (server, _), connect(server) as raw:
+        raw.sendall(POST + b"Content-Length: 1000\r\n\r\n{")
+        assert everything(raw).startswith(b"HTTP/1.1 401")
+
+
+def test_connections_over_the_bound_are_answered_503_and_closed(tmp_path: Path) -> None:
+    with running(tmp_path, max_connections=3) as (server, _):
+        kept = [connect(server) for _ in range(3)]
+        for raw in kept:
+            raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert raw.recv(65536).startswith(b"HTTP/1.1 200")
+        with connect(server) as over:
+            over.sendall(WHOLE)
+            answer = everything(over)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert error_type(answer) == "too_many_connections"
+        kept[0].sendall(WHOLE)
+        assert kept[0].recv(65536).startswith(b"HTTP/1.1 200")  # the others are not disturbed
+        for raw in kept:
+            raw.close()
+        wait_for(lambda: server.request("GET", "/healthz")[0] == 200)
+
+
+STREAMED = json.dumps({"inputs": "facade", "stream": True}).encode()
+COMPLETION = json.dumps(
+    {"model": "fake", "prompt": ["cat", "dog"], "n": 2, "temperature": 1.0, "stream": True}
+).encode()
+
+
+def post(path: bytes, body: bytes) -> bytes:
+    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path, len(body), body)
+
+
+@pytest.mark.parametrize("pause", [0, 2])  # as it waits in the queue; after some tokens
+@pytest.mark.parametrize(
+    ("sent", "tasks"),
+    [
+        (WHOLE, 1),
+        (post(b"/v1/generate", STREAMED), 1),
+        (post(b"/v1/completions", COMPLETION), 4),
+        (post(b"/v1/next-token", b'{"source": "cat"}'), 1),
+        (WHOLE + WHOLE, 1),  # pipelined: the second one never begins
+    ],
+)
+def test_a_client_that_vanishes_leaves_nothing_running(
+    pause: int, sent: bytes, tasks: int, server: Running, engine: FakeEngine
+) -> None:
+    if b"next-token" in sent:
+        pause = 0
+    engine.pause_after = pause
+    before = engine.cancelled
+    raw = connect(server)
+    raw.sendall(sent)
+    wait_for(lambda: engine.count_running() == tasks)
+    raw.close()
+    wait_for(lambda: engine.cancelled == before + tasks)
+    assert engine.count_running() == 0
+    wait_for(lambda: server.server.app.state.traffic.active == 0)
+
+
+@pytest.mark.parametrize("sent", [POST, POST + b"Content-Length: 1000\r\n\r\n{", CHUNKED, WHOLE])
+def test_a_client_that_vanishes_at_once_leaves_nothing_running(
+    sent: bytes, server: Running, engine: FakeEngine
+) -> None:
+    engine.pause_after = 0
+    for _ in range(20):
+        _send_and_reset(server, sent)
+    wait_for(lambda: server.server.app.state.traffic.active == 0 and engine.count_running() == 0)
+    wait_for(lambda: not server.server.server_state.connections)
+
+
+def _send_and_reset(server: Running, sent: bytes) -> None:
+    raw = connect(server)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")  # close by a reset
+    raw.sendall(sent)
+    raw.close()
