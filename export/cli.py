@@ -44,6 +44,7 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
 def verify(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
     parser.add_argument("--checkpoint", type=Path, metavar="RUN", help="compare with this torch model too")
+    parser.add_argument("--samples", type=Path, metavar="TSV", help="what it was exported with, if not the run's own")
     options = parser.parse_args(arguments)
     bundle = read_bundle(options.bundle)
 
@@ -51,7 +52,8 @@ def verify(parser: ArgumentParser, arguments: list[str]) -> None:
     from export.verify import verify as find_problems
     from model.checkpoint import load_trained
 
-    samples = read_samples(options.checkpoint, load_trained(options.checkpoint)) if options.checkpoint else None
+    trained = load_trained(options.checkpoint) if options.checkpoint else None
+    samples = read_samples(options.checkpoint, trained, options.samples) if trained else None
     problems = find_problems(bundle, samples)
     if problems:
         raise BundleError("\n".join([f"{options.bundle} is not what it should be:", *problems]))

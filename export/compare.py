@@ -89,7 +89,7 @@ def rounding_allowance(tolerance: float, single: Array, double: Array) -> float:
 
 def check_int8_values(
     runner: Runner, graphs: dict[str, Path], model: Transformer, calibration: Calibration, int8_caches: bool,
-    answers: list[tuple[list[int], list[int]]], limit: int,
+    answers: list[tuple[list[int], list[int]]], limit: int | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Levels, log-probabilities and attention against the int8 reference: over the grid, then along greedy answers.
 
@@ -107,7 +107,7 @@ def check_int8_values(
     longest = max((len(target) for _, target in answers), default=0) + 1
     rows = min(LARGEST_BATCH, max(1, LARGEST_OUTPUT // (longest * runner.sizes.target_vocab)))
     for batch in chunks(sorted(answers, key=lambda pair: len(pair[0])), rows):
-        yield from _check_answers(tracing, reference, batch, limit)
+        yield from _check_answers(tracing, reference, batch, limit or runner.sizes.max_length)
 
 
 def _check_traced(

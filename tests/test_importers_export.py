@@ -37,7 +37,7 @@ def test_an_imported_model_is_exported_and_decodes_as_torch_does(imported: Path)
     assert list(read.variants) == ["fp32"]
     assert read.generation["beam_size"] == 6
     assert read.languages["target_language"] == "fra"
-    assert main(["verify", str(bundle), "--checkpoint", str(run)]) == 0
+    assert main(["verify", str(bundle), "--checkpoint", str(run), "--samples", samples]) == 0
 
 
 def test_the_service_decodes_an_imported_bundle(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
