@@ -10,7 +10,7 @@ SETTINGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
+.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,9 @@ baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored 
 
 card: .venv/all $(DATA)/train.tsv ## the default model's results, curves and card, from its weights and the baseline
 	$(BIN)/python -m bench.card --model model/default --bundle service/default_bundle --data $(DATA) --baseline bench/results/phonetisaurus.json
+
+import-check: .venv/all ## a public fairseq model (PyPI detransliterator): imported, exported, served, its lines scored
+	$(BIN)/python -m bench.import_check --out runs/import
 
 image: ## the service's image, with docker
 	docker build --file deploy/Dockerfile --target runtime --tag attendant:0.1.0 .

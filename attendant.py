@@ -20,6 +20,7 @@ COMMANDS = {
     "evaluate": ("export.evaluate", "error rates of a trained model or of a bundle"),
     "plot": ("model.cli", "draw curves, positions and attention as PNG"),
     "release": ("model.cli", "the best weights of a run, small enough to hand on"),
+    "import": ("model.importers.cli", "turn a model that was trained elsewhere into a run"),
     "export": ("export.cli", "turn a trained model into a bundle of ONNX graphs, with proof"),
     "verify": ("export.cli", "check that a bundle is whole, and that it is its model"),
     "serve": ("service.cli", "serve a bundle over HTTP"),
@@ -50,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         module = _own_module(COMMANDS[command][0])
-        getattr(module, command)(Parser(prog=f"attendant {command}", description=COMMANDS[command][1]), arguments[1:])
+        function = getattr(module, {"import": "import_model"}.get(command, command))
+        function(Parser(prog=f"attendant {command}", description=COMMANDS[command][1]), arguments[1:])
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -71,6 +71,8 @@ class Bundle:
     variants: dict[str, Variant]
     certificate: dict[str, Any]
     produced_by: dict[str, str]
+    generation: dict[str, Any] = field(default_factory=dict)  # an imported model's defaults of a request
+    languages: dict[str, Any] = field(default_factory=dict)  # and its language codes, as ids
 
 
 # Field: its type, or the fields inside it; (dict, X) is a table of any names, (list, X) a list.
@@ -93,8 +95,10 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "files": (dict, str),
     "certificate": dict,
     "produced_by": (dict, str),
+    "generation": dict,
+    "languages": dict,
 }
-OPTIONAL = ("measured",)  # fields that a manifest may lack
+OPTIONAL = ("measured", "generation", "languages")  # fields that a manifest may lack
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -125,6 +129,8 @@ def read_bundle(directory: Path) -> Bundle:
         variants=variants,
         certificate=manifest["certificate"],
         produced_by=manifest["produced_by"],
+        generation=manifest.get("generation", {}),
+        languages=manifest.get("languages", {}),
     )
 
 

@@ -20,6 +20,7 @@ from model.tokenizer import BOS, EOS, PAD
 
 SAMPLES = 16
 BEAM = 4
+LONGEST = 64  # tokens of a certified answer
 TOP_TOKENS = 5  # tokens of the next-token distribution that a sample keeps
 TORCH_TOLERANCE = 1e-4  # nats, between the certificate and torch itself
 
@@ -37,7 +38,7 @@ def make_certificate(trained: TrainedModel, texts: list[str]) -> dict[str, Any]:
 
 def longest_answer(trained: TrainedModel) -> int:
     """Tokens of an answer, its end token included, that leave room for an end token to be scored."""
-    return int(trained.config.max_length) - 1
+    return min(LONGEST, int(trained.config.max_length) - 1)
 
 
 def _sample(trained: TrainedModel, text: str) -> dict[str, Any]:

@@ -10,19 +10,30 @@ from export.bundle import BundleError, read_bundle
 
 
 def export(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train or release wrote")
+    parser.add_argument("run", type=Path, metavar="RUN", help="what attendant train, release or import wrote")
     parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE")
     parser.add_argument("--name", metavar="NAME", help="what the service calls the model (default: the run's name)")
     parser.add_argument("--fp16", action="store_true", help="add a half-precision variant, for CUDA")
+    parser.add_argument("--precision", action="append", choices=("fp32", "int8", "fp16"), metavar="P", help=(
+        "a variant to write: fp32, int8 or fp16; may be repeated (default: fp32 and int8)"))  # fmt: skip
+    parser.add_argument("--samples", type=Path, metavar="TSV", help=(
+        "lines of source<TAB>target to calibrate and prove with (default: the run's own)"))  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
     options = parser.parse_args(arguments)
 
     from export.convert import convert
+    from export.sample_pairs import INVENTED, has_samples
     from export.variants import DEFAULT
 
     started = time.monotonic()
-    variants = (*DEFAULT, "fp16") if options.fp16 else DEFAULT
-    bundle = convert(options.run, options.out, options.name or options.run.resolve().name, variants, options.force)
+    variants = tuple(dict.fromkeys((*(options.precision or DEFAULT), *(["fp16"] if options.fp16 else []))))
+    name = options.name or options.run.resolve().name
+    if not options.samples and options.run.is_dir() and not has_samples(options.run):
+        print(
+            f"{options.run} has no samples: calibrating and proving on {INVENTED} sources of random tokens and the "
+            "model's own answers; give --samples TSV for int8 that is calibrated on real texts."
+        )
+    bundle = convert(options.run, options.out, name, variants, options.force, options.samples)
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     print(
         f"{options.out}: {', '.join(bundle.variants)}, {size / 1e6:.1f} MB, verified against torch; "
@@ -33,6 +44,7 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
 def verify(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
     parser.add_argument("--checkpoint", type=Path, metavar="RUN", help="compare with this torch model too")
+    parser.add_argument("--samples", type=Path, metavar="TSV", help="what it was exported with, if not the run's own")
     options = parser.parse_args(arguments)
     bundle = read_bundle(options.bundle)
 
@@ -40,7 +52,8 @@ def verify(parser: ArgumentParser, arguments: list[str]) -> None:
     from export.verify import verify as find_problems
     from model.checkpoint import load_trained
 
-    samples = read_samples(options.checkpoint, load_trained(options.checkpoint)) if options.checkpoint else None
+    trained = load_trained(options.checkpoint) if options.checkpoint else None
+    samples = read_samples(options.checkpoint, trained, options.samples) if trained else None
     problems = find_problems(bundle, samples)
     if problems:
         raise BundleError("\n".join([f"{options.bundle} is not what it should be:", *problems]))

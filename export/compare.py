@@ -29,6 +29,7 @@ INT8_TOLERANCE = 1e-3  # of log-probabilities, nats, from the int8 reference tha
 INT8_ATTENTION_TOLERANCE = 1e-4
 LEVEL_SLACK = 0.01  # levels, beside the half that rounding explains
 LARGEST_BATCH = 64
+IMPOSSIBLE = -1000.0  # log-probabilities below are one and the same: classes that a bias forbids, in any rounding
 LARGEST_OUTPUT = 2**24  # log-probabilities of one batch of answers
 
 
@@ -88,11 +89,12 @@ def rounding_allowance(tolerance: float, single: Array, double: Array) -> float:
 
 def check_int8_values(
     runner: Runner, graphs: dict[str, Path], model: Transformer, calibration: Calibration, int8_caches: bool,
-    answers: list[tuple[list[int], list[int]]],
+    answers: list[tuple[list[int], list[int]]], limit: int | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Levels, log-probabilities and attention against the int8 reference: over the grid, then along greedy answers.
 
-    `answers` are source and target ids, as the graphs decode them: each token must be the reference's most probable.
+    `answers` are source and target ids, as the graphs decode them up to a limit of tokens: each token must be the
+    reference's most probable.
     """
     reference, tracing = int8_reference(model, calibration, int8_caches), TracingRunner(runner, graphs)
     for inputs in grid(runner.sizes):
@@ -105,7 +107,7 @@ def check_int8_values(
     longest = max((len(target) for _, target in answers), default=0) + 1
     rows = min(LARGEST_BATCH, max(1, LARGEST_OUTPUT // (longest * runner.sizes.target_vocab)))
     for batch in chunks(sorted(answers, key=lambda pair: len(pair[0])), rows):
-        yield from _check_answers(tracing, reference, batch)
+        yield from _check_answers(tracing, reference, batch, limit or runner.sizes.max_length)
 
 
 def _check_traced(
@@ -123,17 +125,16 @@ def _check_traced(
 
 
 def _check_answers(
-    tracing: TracingRunner, reference: Transformer, batch: list[tuple[list[int], list[int]]]
+    tracing: TracingRunner, reference: Transformer, batch: list[tuple[list[int], list[int]]], limit: int
 ) -> Iterator[str]:
     """Greedy answers forced through the graphs: the reference, along their levels, chooses every token too."""
     source, source_length = padded([[*ids, EOS] for ids, _ in batch], PAD)
-    limit = tracing.sizes.max_length
     said = [[*ids, EOS][:limit] for _, ids in batch]
     target, length = padded([[BOS, *ids[:-1]] for ids in said], PAD)
     target = target[:, : int(length.max())]
-    found = tracing.stepwise(source, source_length, target)
+    found = possible(tracing.stepwise(source, source_length, target))
     trace = tracing.take_trace(source, source_length)
-    expected = follow(reference, trace, torch.from_numpy(source), torch.from_numpy(target))[0].numpy()
+    expected = possible(follow(reference, trace, torch.from_numpy(source), torch.from_numpy(target))[0].numpy())
     at = f"on {len(batch)} held-out inputs of {source_length.min()} to {source_length.max()} source tokens"
     for problem in itertools.islice(trace.problems(LEVEL_SLACK), 1):
         yield f"levels of greedy answers are off {at}: {problem}"
@@ -156,6 +157,8 @@ def differences(name: str, found: Array, expected: Array, allowed: float, inputs
     if found.shape != expected.shape:
         yield f"{name} has shape {found.shape}, not {expected.shape}, {inputs}"
         return
+    if name.startswith("logprobs"):
+        found, expected = possible(found), possible(expected)
     if name.startswith("encoder_attention"):  # padded queries say nothing
         is_source = np.arange(inputs.source.shape[1]) < inputs.source_length[:, None]
         is_source = is_source[:, None, None, :, None]
@@ -169,7 +172,12 @@ def torch_values(model: Transformer, inputs: Inputs) -> dict[str, Array]:
     weights = AttentionWeights()
     with torch.inference_mode():
         logits = model(torch.from_numpy(inputs.source), torch.from_numpy(inputs.target), weights)
-    return {"logprobs": logits.log_softmax(-1).numpy()} | attention_arrays(weights)
+    return {"logprobs": possible(logits.log_softmax(-1).numpy())} | attention_arrays(weights)
+
+
+def possible(logprobs: Array) -> Array:
+    """The same, with all that is impossible equally so."""
+    return np.maximum(logprobs, IMPOSSIBLE)
 
 
 def attention_arrays(weights: AttentionWeights) -> dict[str, Array]:

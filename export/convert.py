@@ -40,20 +40,23 @@ class VerificationError(BundleError):
     """The graphs are not the model; every problem is in the message."""
 
 
-def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False) -> Bundle:
+def convert(
+    run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False, given: Path | None = None
+) -> Bundle:
     """Write a bundle of a trained run, if it proves to be the same model."""
     trained = checkpoint.load_trained(run)
     arrays = arrays_of(trained.model)
     for weight, values in arrays.items():
         if not np.isfinite(values).all():
             raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
-    samples = read_samples(run, trained)
+    samples = read_samples(run, trained, given)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
-        ranges = calibrate(trained.config, arrays, samples.calibration)
+        quantized = any(PRECISIONS[variant].quantized for variant in variants)
+        ranges = calibrate(trained.config, arrays, samples.calibration) if quantized else {}
         certificate = make_certificate(trained, samples.texts)
         described = describe_variants(variants, trained.config, ranges)
         for variant in variants:
@@ -67,11 +70,22 @@ def convert(run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, 
         problems = verify(bundle, samples)
         if problems:
             raise VerificationError(
-                "\n".join(["the exported graphs are not the model, so nothing is written:", *problems])
+                "\n".join(
+                    ["the exported graphs are not the model, so nothing is written:", *problems, *advice(problems)]
+                )
             )
 
     write_bundle(out, fill, prove, force)
     return read_bundle(out)
+
+
+def advice(problems: list[str]) -> list[str]:
+    """What to do where int8 alone is off."""
+    if any(not problem.startswith("int8") for problem in problems):
+        return []
+    return [
+        "Only int8 is off: --samples TSV calibrates it on other texts; --precision fp32 writes the f32 variant alone."
+    ]
 
 
 def write_graphs(
@@ -104,7 +118,7 @@ def describe(
     run: Path, trained: TrainedModel, name: str, certificate: dict[str, Any], variants: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest, but for its format and files."""
-    limit = trained.config.max_length
+    limit, kept = trained.config.max_length, checkpoint.read_config(run)
     return {
         "name": name,
         "sizes": dataclasses.asdict(sizes_of(trained.config)),
@@ -113,6 +127,7 @@ def describe(
         "tokenizers": TOKENIZERS,
         "variants": variants,
         "certificate": certificate,
+        **{field: kept[field] for field in ("generation", "languages") if kept.get(field)},
         "produced_by": {
             "attendant": importlib.metadata.version("attendant"),
             "torch": torch.__version__,

@@ -125,6 +125,7 @@ class Parts:
     def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array]) -> None:
         self.g, self.config, self.weights = graph, config, weights
         self.head = config.d_model // config.heads
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0  # of token embeddings
         self.source_mask = self.past_mask = self.new_mask = ""  # set by prepare_source and prepare_step
 
     def encode(self) -> tuple[str, list[str]]:
@@ -153,16 +154,19 @@ class Parts:
         table = g.weight(f"{name}.positions", np.pad(positions, [(0, width - len(positions)), (0, 0)]))
         length = g.op("Shape", ids, start=1, end=2)
         used = g.op("Slice", table, g.constant([0]), length, g.constant([0]))  # (T, D)
-        return g.op("Add", self._tokens(ids, name), used)
+        return self._embedding_norm(g.op("Add", self._tokens(ids, name), used), name)
 
     def embed_at(self, ids: str, positions: str, name: str) -> str:
         """ids (R, 1) at positions (R, 1) -> (R, 1, D)"""
         at = self.g.op("Gather", self._array(f"{name}.positions"), positions, axis=0)
-        return self.g.op("Add", self._tokens(ids, name), at)
+        return self._embedding_norm(self.g.op("Add", self._tokens(ids, name), at), name)
+
+    def _embedding_norm(self, x: str, name: str) -> str:
+        return self.norm(x, f"{name}.norm") if self.config.embedding_norm else x
 
     def _tokens(self, ids: str, name: str) -> str:
         found = self.g.op("Gather", self._array(self._tied(f"{name}.tokens.weight")), ids, axis=0)
-        return self.g.op("Mul", found, self._scalar(math.sqrt(self.config.d_model)))
+        return self.g.op("Mul", found, self._scalar(self.scale)) if self.scale != 1 else found
 
     def length_mask(self, lengths: str, tensor: str, axis: int) -> str:
         """Mask: true at non-padding positions. Lengths (N,) and an axis of size S -> (N, 1, 1, S)"""
@@ -261,8 +265,8 @@ class Parts:
         return total if self.config.norm == "pre" else self.norm(total, f"{name}.norm")
 
     def last_norm(self, x: str, name: str) -> str:
-        """The norm at the end of a pre-norm stack."""
-        return self.norm(x, name) if self.config.norm == "pre" else x
+        """The norm at the end of a stack: with pre-norm always, with post-norm where the model has one."""
+        return self.norm(x, name) if self.config.norm == "pre" or self.config.final_norm else x
 
     def feed_forward(self, x: str, layer: str) -> str:
         """The feed-forward sub-layer with its residual connection."""
@@ -283,7 +287,8 @@ class Parts:
     def logits(self, x: str) -> str:
         """(..., D) -> (..., V). `transB`: the matrix is stored as (V, D), so that a tied embedding shares it."""
         g, table = self.g, self._array(self._tied("output.weight"))
-        flat = g.op("Gemm", g.reshape(x, [-1, self.config.d_model]), table, transB=1)
+        bias = [self._array("output.bias")] if self.config.output_bias else []
+        flat = g.op("Gemm", g.reshape(x, [-1, self.config.d_model]), table, *bias, transB=1)
         shape = g.op("Concat", g.op("Shape", x, start=0, end=-1), g.constant([self.config.target_vocab]), axis=0)
         return g.op("Reshape", flat, shape)
 

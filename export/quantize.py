@@ -142,7 +142,8 @@ class Int8Parts(Parts):
 
     def logits(self, x: str) -> str:
         table = self._tied("output.weight")
-        return self.product(x, "output.weight", np.ascontiguousarray(self.weights[table].T), "", None)
+        bias = self.weights["output.bias"] if self.config.output_bias else None
+        return self.product(x, "output.weight", np.ascontiguousarray(self.weights[table].T), "output.bias", bias)
 
     def _tokens(self, ids: str, name: str) -> str:
         """The embedding from int8 rows of the table; the output has its own copy, in its product's layout."""
@@ -150,7 +151,7 @@ class Int8Parts(Parts):
         levels, scale = quantize_columns(np.ascontiguousarray(self.weights[table].T))
         rows = g.weight(f"{table} int8 rows", np.ascontiguousarray(levels.T))  # a row's bytes lie together
         picked = g.cast(g.op("Gather", rows, ids, axis=0), "float32")  # (B, T, D)
-        factors = (scale * np.float32(self.config.d_model**0.5))[:, None]
+        factors = (scale * np.float32(self.scale))[:, None]
         return str(g.op("Mul", picked, g.op("Gather", g.weight(f"{table} row scale", factors), ids, axis=0)))
 
     def _activate(self, x: str) -> str:

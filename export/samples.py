@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from export.bundle import BundleError
+from export.sample_pairs import answer_limit, sample_pairs
 from model import checkpoint
 from model.checkpoint import TrainedModel
-from model.data import read_pairs
 from model.decode import decode_all
 
 CALIBRATION_PAIRS = 500
@@ -35,14 +35,19 @@ class Samples:
     def torch_answers(self, beam_size: int) -> list[Ids]:
         """The torch model's answer to each held-out source, computed once for each beam size."""
         if beam_size not in self._answers:
-            self._answers[beam_size] = decode_all(self.trained.model, self.sources, beam_size)
+            self._answers[beam_size] = decode_all(self.trained.model, self.sources, beam_size, max_length=self.limit)
         return self._answers[beam_size]
 
+    @property
+    def limit(self) -> int:
+        """Tokens of an answer at most, wherever answers are compared."""
+        return answer_limit(self.sources, self.trained.config.max_length)
 
-def read_samples(run: Path, trained: TrainedModel) -> Samples:
-    """The samples of a run that the model can read; BundleError if they are too few to split."""
-    path = run / checkpoint.SAMPLES
-    pairs = list(read_pairs(path))
+
+def read_samples(run: Path, trained: TrainedModel, given: Path | None = None) -> Samples:
+    """The samples given, or of a run, that the model can read; BundleError if they are too few to split."""
+    path = given or run / checkpoint.SAMPLES
+    pairs = sample_pairs(run, trained, given)
     limit = trained.config.max_length
     calibration, used = _choose_calibration(pairs, trained)
     references: dict[str, list[str]] = {}
@@ -60,7 +65,7 @@ def read_samples(run: Path, trained: TrainedModel) -> Samples:
 
 
 def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[Ids, Ids]]:
-    return _choose_calibration(list(read_pairs(run / checkpoint.SAMPLES)), trained)[0]
+    return _choose_calibration(sample_pairs(run, trained), trained)[0]
 
 
 def _choose_calibration(pairs: list[tuple[str, str]], trained: TrainedModel) -> tuple[list[tuple[Ids, Ids]], set[str]]:

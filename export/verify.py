@@ -102,7 +102,9 @@ def _of_runner(
     if precision.quantized:
         pairs = list(zip(samples.sources, answers.get(1, []), strict=False))
         int8_caches = bool(runner.kind and precision.fast_cache == "int8")
-        values = check_int8_values(runner, variant.graphs, model, variant.calibration, int8_caches, pairs)
+        values = check_int8_values(
+            runner, variant.graphs, model, variant.calibration, int8_caches, pairs, samples.limit
+        )
     else:
         values = check_values(runner, model, precision.tolerance)
     yield from _guarded("values", values)

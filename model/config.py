@@ -48,6 +48,10 @@ class ModelConfig:
     activation: str = "relu"
     tie: str = "auto"  # three: both embeddings and the output; two: target embedding and output; none
     bias: bool = True  # biases in projections, feed-forward and LayerNorm
+    output_bias: bool = False  # a bias of the output projection, a number per class
+    scale_embeddings: bool = True  # token embeddings times sqrt(d_model)
+    embedding_norm: bool = False  # LayerNorm of embeddings plus positions
+    final_norm: bool = False  # norm=post: LayerNorm after each stack; norm=pre always has it
     dropout: float = 0.1  # p, on each sub-layer's output and on embeddings plus positions
     attention_dropout: float = 0.1  # p, on the attention weights
     ff_dropout: float = 0.1  # p, on the feed-forward's inner features

@@ -41,12 +41,15 @@ class Stepper(Protocol):
 
 
 def decode_all(
-    model: Transformer, sources: list[list[int]], beam_size: int = 1, length_penalty: float = 1.0
-) -> list[list[int]]:
+    model: Transformer, sources: list[list[int]], beam_size: int = 1, length_penalty: float = 1.0,
+    max_length: int | None = None,
+) -> list[list[int]]:  # fmt: skip
     """The best target of each source by a torch model (ids without start and end), in the order of the sources."""
     from model.stepper import TorchStepper  # torch is needed for torch models alone
 
-    return decode_sources(TorchStepper(model), sources, beam_size, length_penalty)
+    stepper = TorchStepper(model)
+    stepper.max_length = max_length or stepper.max_length
+    return decode_sources(stepper, sources, beam_size, length_penalty)
 
 
 def decode_sources(

@@ -7,6 +7,7 @@ on until no live one can still win.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import torch
@@ -59,7 +60,9 @@ def beam(
         candidates: list[tuple[Hypothesis, int, float]] = []
         for hypothesis in live:
             logprobs = next_logprobs(model, source, hypothesis.ids)
-            candidates += [(hypothesis, t, logprobs[t]) for t in range(len(logprobs)) if t not in (PAD, BOS)]
+            tokens = (t for t in range(len(logprobs)) if t not in (PAD, BOS))
+            best = heapq.nlargest(beam_size, tokens, key=logprobs.__getitem__)  # no others can be among the best of all
+            candidates += [(hypothesis, t, logprobs[t]) for t in best]
         candidates.sort(key=lambda c: sum(c[0].logprobs) + c[2], reverse=True)
         live, room = [], beam_size - len(finished)
         for hypothesis, token, logprob in candidates[:room]:

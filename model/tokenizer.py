@@ -45,7 +45,7 @@ class Tokenizer:
     @property
     def is_running_text(self) -> bool:
         """Whether texts are ordinary writing, in pieces of words, where BLEU and chrF mean something."""
-        return isinstance(self._backend.model, models.BPE)
+        return isinstance(self._backend.model, models.BPE | models.Unigram)
 
     def pieces(self, text: str) -> list[str]:
         """What the text's tokens stand for, those included that the vocabulary lacks: what error rates count."""

@@ -31,12 +31,13 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Token embeddings times sqrt(D), plus positions."""
+    """Token embeddings times sqrt(D), plus positions; with embedding_norm, the LayerNorm of that."""
 
     def __init__(self, config: ModelConfig, vocabulary: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, config.d_model)
-        self.scale = math.sqrt(config.d_model)
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
+        self.norm = nn.LayerNorm(config.d_model, bias=config.bias) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
         if config.positions == "learned":
             self.positions = nn.Parameter(torch.empty(config.max_length, config.d_model))
@@ -46,7 +47,7 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids (B, T) at positions start, start + 1, ... -> (B, T, D)"""
         x = self.tokens(ids) * self.scale
-        return self.dropout(x + self.positions[start : start + ids.shape[1]])
+        return self.dropout(self.norm(x + self.positions[start : start + ids.shape[1]]))
 
 
 class FeedForward(nn.Module):
@@ -185,10 +186,10 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         # Pre-norm leaves the last residual sum unnormalised, so each stack ends with a norm of its own.
-        pre = config.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if pre else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if pre else nn.Identity()
-        self.output = nn.Linear(config.d_model, config.target_vocab, bias=False)
+        final = config.norm == "pre" or config.final_norm
+        self.encoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if final else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if final else nn.Identity()
+        self.output = nn.Linear(config.d_model, config.target_vocab, bias=config.output_bias)
         if config.tied in ("two", "three"):
             self.output.weight = self.target_embedding.tokens.weight
         if config.tied == "three":

@@ -29,6 +29,19 @@ def make_model(seed: int = 0, **changes: Any) -> Transformer:
     return Transformer(ModelConfig(**{**SMALL, **changes})).eval()
 
 
+# What a model that was trained elsewhere may have; the defaults have none of it.
+FOREIGN: list[dict[str, Any]] = [
+    {"output_bias": True}, {"embedding_norm": True}, {"final_norm": True}, {"scale_embeddings": False},
+    {"output_bias": True, "embedding_norm": True, "final_norm": True, "scale_embeddings": False, "tie": "none",
+     "positions": "learned"},
+]  # fmt: skip
+
+
+def make_foreign_model(**changes: Any) -> Transformer:
+    """A small model whose norms and biases are not those of a fresh one."""
+    return with_random_biases(make_model(**changes))
+
+
 def with_random_biases(model: Transformer) -> Transformer:
     """The model with biases and norms that are not 0 and 1, so that a forgotten one shows."""
     with torch.no_grad():

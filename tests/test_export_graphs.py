@@ -19,7 +19,7 @@ from export.weights import arrays_of
 from model.config import CHOICES
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Transformer
-from tests.conftest import make_model, with_random_biases
+from tests.conftest import FOREIGN, make_foreign_model, make_model, with_random_biases
 
 GRID = list(itertools.product(*(CHOICES[name] for name in ("score", "positions", "norm", "activation"))))
 SHAPES: list[dict[str, Any]] = [
@@ -120,8 +120,16 @@ def test_every_shape_exports(changes: dict[str, Any]) -> None:
     check_choice(**changes)
 
 
+@pytest.mark.parametrize("changes", FOREIGN, ids=str)
+def test_what_models_from_elsewhere_have_exports(changes: dict[str, Any]) -> None:
+    check_model(make_foreign_model(**changes))
+
+
 def check_choice(**changes: Any) -> None:
-    model = with_random_biases(make_model(**changes))
+    check_model(with_random_biases(make_model(**changes)))
+
+
+def check_model(model: Transformer) -> None:
     check_full(model, [4, 7, 1], 5, session(model, "full"))
     request = np.array([0, 1, 1, 2, 2])
     target = targets(5, 6)

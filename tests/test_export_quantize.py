@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from export.graphs import build_graph
 from export.quantize import WEIGHT_LEVELS, Int8Parts, Range, calibrate, quantize_columns
 from export.weights import arrays_of
-from tests.conftest import make_model
+from tests.conftest import FOREIGN, make_foreign_model, make_model
 from tests.test_export_graphs import sources, targets
 
 PAIRS = [([4, 5, 6], [7, 8]), ([9, 10], [4]), ([5] * 9, [6] * 5), ([8], [9, 10, 5])]
@@ -34,9 +34,9 @@ def test_a_range_covers_its_values_and_zero_is_a_level(low: float, high: float) 
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"bias": False}, {"shared_vocab": True, "source_vocab": 11},
-                                     {"tie": "none"}, {"score": "gaussian"}], ids=str)  # fmt: skip
+                                     {"tie": "none"}, {"score": "gaussian"}, *FOREIGN], ids=str)  # fmt: skip
 def test_int8_is_near_f32_in_both_ways_of_computing_it(changes: dict[str, object]) -> None:
-    model = make_model(**changes)
+    model = make_foreign_model(**changes) if changes in FOREIGN else make_model(**changes)
     arrays = arrays_of(model)
     source, source_length = sources([4, 7, 1])
     target = targets(3, 5)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from model.config import ModelConfig
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Residual, padding_mask, sinusoids
-from tests.conftest import make_model
+from tests.conftest import FOREIGN, make_foreign_model, make_model
 
 SOURCE = tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
 TARGET = tensor([[BOS, 5, 6, 7], [BOS, 8, 9, 10]])
@@ -66,6 +66,36 @@ def test_decoding_with_a_cache_equals_the_full_pass(score: str, positions: str, 
     cache = model.start(model.encode(SOURCE, mask), mask)
     steps = [model.decode(TARGET[:, i : i + 1], cache) for i in range(TARGET.shape[1])]
     assert_close(torch.cat(steps, dim=1), full, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("changes", FOREIGN, ids=str)
+def test_with_foreign_parts_a_cache_equals_the_full_pass(changes: dict[str, object]) -> None:
+    model = make_foreign_model(**changes)
+    mask = padding_mask(SOURCE)
+    cache = model.start(model.encode(SOURCE, mask), mask)
+    steps = [model.decode(TARGET[:, i : i + 1], cache) for i in range(TARGET.shape[1])]
+    assert_close(torch.cat(steps, dim=1), model(SOURCE, TARGET), atol=1e-5, rtol=1e-5)
+
+
+def test_an_output_bias_is_added_to_the_logits() -> None:
+    model = make_model(output_bias=True)
+    before = model(SOURCE, TARGET)
+    with torch.no_grad():
+        model.output.bias[7] += 2.5
+    assert_close(model(SOURCE, TARGET) - before, 2.5 * torch.eye(11)[7].expand(2, 4, 11), atol=1e-5, rtol=0)
+
+
+def test_an_embedding_is_its_formula() -> None:
+    model = make_foreign_model(embedding_norm=True, scale_embeddings=False, positions="learned")
+    part = model.source_embedding
+    assert_close(part(SOURCE), part.norm(part.tokens(SOURCE) + part.positions[: SOURCE.shape[1]]))
+
+
+def test_a_final_norm_is_applied_to_the_output_of_each_stack() -> None:
+    model = make_foreign_model(final_norm=True)
+    memory, norm = model.encode(SOURCE, None), model.encoder_norm
+    model.encoder_norm = torch.nn.Identity()
+    assert_close(memory, norm(model.encode(SOURCE, None)))
 
 
 def test_decoding_in_pieces_of_several_tokens_equals_the_full_pass() -> None:

@@ -1,0 +1,135 @@
+"""Hugging Face's BART (post-norm, bytes) and mBART, mBART-50 (pre-norm, SentencePiece, languages).
+
+A norm after the embeddings, learned positions from 2 on. BART's source is `<s> text </s>`, mBART-50's `language text
+</s>`, mBART-25's `text </s> language`, whose last token takes the place of our end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+from model.importers import hf_vocabulary, sentencepiece
+from model.importers import huggingface as hf
+from model.importers.imported import ImportedModel
+from model.importers.m2m import FINAL_NORMS, given, one_vocabulary
+from model.importers.marian import tokens_by_id
+from model.importers.problems import read_json
+from model.importers.text_models import read_lines
+from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange
+
+OFFSET = 2  # of learned positions
+EMBEDDING_NORMS = {"encoder.layernorm_embedding": "source_embedding.norm",
+                   "decoder.layernorm_embedding": "target_embedding.norm"}  # fmt: skip
+BART_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def read(path: Path, source_language: str | None = None, target_language: str | None = None) -> ImportedModel:
+    d = hf.open_directory(path, ("bart", "mbart"))
+    many = d.settings.values.get("model_type") == "mbart"
+    config, weights = hf.take_body(d)
+    config = hf.options_of(config, norm="pre" if many else "post", embedding_norm=True)
+    hf.take_norms(d, weights, EMBEDDING_NORMS | (FINAL_NORMS if many else {}), config.d_model)
+    tables, bias = hf.take_tables(d, d.vocab_size, d.vocab_size), hf.take_bias(d, d.vocab_size)
+    positions = hf.take_positions(d, None, OFFSET)
+    text: Any = sentencepiece.read(path / hf_vocabulary.SPM, d.problems) if many else _bytes(d)
+    d.problems.raise_if_any()
+    vocabulary = one_vocabulary(d, text) if many else _vocabulary(d, text)
+    codes = vocabulary.languages
+    if not many and (source_language or target_language):
+        d.problems.add("BART has no languages: leave out --source-language and --target-language")
+    first = hf_vocabulary.pick_language(d, "--source-language", source_language, codes) if many else None
+    second = hf_vocabulary.pick_language(d, "--target-language", target_language, codes) if many else None
+    after = many and "50" not in hf_vocabulary.tokenizer_class(d)  # mBART-25
+    if after and first is None:
+        d.problems.add("mBART writes the source's language after the source, so --source-language must name it")
+    d.problems.raise_if_any()
+
+    on_source = dataclasses.replace(vocabulary, start=first, end=first) if after and first is not None else vocabulary
+    on_target = dataclasses.replace(vocabulary, start=second) if after and second is not None else vocabulary
+    layouts = tuple(arrange(side, text.pieces_of_text) for side in (on_source, on_target))
+    config = hf.assemble(d, config, weights, (layouts[0], layouts[1]), tables, positions, bias)
+    source, target = (text.backend(layout.names) for layout in layouts)
+    generation = hf.generation_defaults(d, layouts[1], forced=not after)
+    if after:
+        add_template(source, [], [layouts[0].id_of(vocabulary.end)])
+    else:
+        start = first if many else vocabulary.tokens.index("<s>")
+        add_template(source, [] if start is None else [layouts[0].id_of(start)])
+        if second is not None:
+            generation["target_prefix"] = [layouts[1].id_of(second)]
+    model = ImportedModel(
+        config, weights, source, target, hf.provenance(d, "bart"), generation,
+        _languages(vocabulary, layouts[0], after) | given(source_language, target_language),
+        spm=dict.fromkeys(("source", "target"), path / hf_vocabulary.SPM) if many else {},
+    )  # fmt: skip
+    model.check(d.problems)
+    d.problems.raise_if_any()
+    return model
+
+
+def _languages(vocabulary: Vocabulary, layout: Layout, after: bool) -> dict[str, Any]:
+    """By request where both prefixes are tokens; mBART-25's languages are fixed by the import."""
+    if after or not vocabulary.languages:
+        return {}
+    codes = {code: [layout.id_of(index)] for code, index in vocabulary.languages.items()}
+    return {"source_prefix": codes, "target_prefix": codes}
+
+
+@dataclasses.dataclass
+class ByteLevel:
+    """GPT-2's byte-level BPE: any text can be written with it."""
+
+    vocabulary: dict[str, Any]
+    merges: list[tuple[str, str]]
+
+    @property
+    def pieces_of_text(self) -> list[str]:
+        return []
+
+    def backend(self, names: list[str]) -> Backend:
+        known = {name: i for i, name in enumerate(names)}
+        merges = [pair for pair in self.merges if {*pair, pair[0] + pair[1]} <= known.keys()]
+        backend = Backend(models.BPE(known, merges))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        return backend
+
+
+def _bytes(d: hf.Directory) -> ByteLevel | None:
+    if (d.path / "vocab.json").exists():
+        vocabulary = read_json(d.path / "vocab.json", d.problems)
+        lines = read_lines(d.path / "merges.txt", d.problems) or []
+        rows: list[Any] = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    else:
+        model = read_json(d.path / "tokenizer.json", d.problems).get("model")
+        model = model if isinstance(model, dict) else {}
+        vocabulary = model.get("vocab") if isinstance(model.get("vocab"), dict) else {}
+        rows = [m.split(" ") if isinstance(m, str) else m for m in model.get("merges") or []]
+    if not all(isinstance(row, list) and len(row) == 2 and all(isinstance(p, str) for p in row) for row in rows):
+        d.problems.add("a line of merges.txt is not two pieces")
+        return None
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    if vocabulary and not alphabet <= vocabulary.keys():
+        d.problems.add(
+            "the vocabulary lacks some of the 256 bytes; only GPT-2's byte-level BPE can be imported for BART"
+        )
+    return ByteLevel(vocabulary, [(a, b) for a, b in rows])
+
+
+def _vocabulary(d: hf.Directory, text: ByteLevel) -> Vocabulary:
+    size = d.vocab_size
+    tokens = tokens_by_id(text.vocabulary, size, "vocab.json", d.problems)
+    for token in BART_SPECIAL[:-1]:
+        if token not in tokens:
+            d.problems.add(f"vocab.json lacks {token}")
+    d.problems.raise_if_any()
+    control = frozenset(i for i, t in enumerate(tokens) if t in BART_SPECIAL or t.startswith("<unused "))
+    return Vocabulary(
+        tokens=tokens, pad=d.settings.index("pad_token_id", size, 1), unk=tokens.index("<unk>"), control=control,
+        start=d.settings.index("decoder_start_token_id", size, 2), end=d.settings.index("eos_token_id", size, 2),
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""The command `import`: one reader per format, each with its own flags."""
+
+from __future__ import annotations
+
+import importlib
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from model.errors import ConfigError, UserError
+
+# Format: what PATH is, and the flags that its reader takes.
+FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "marian": ("a directory of Hugging Face's Marian (OPUS-MT)", ("target_language",)),
+    "m2m": ("a directory of Hugging Face's M2M100 (M2M-100, NLLB, SMaLL-100)", ("source_language", "target_language")),
+    "bart": ("a directory of Hugging Face's BART, mBART or mBART-50", ("source_language", "target_language")),
+    "fairseq": (
+        "a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")
+    ),
+    "torch": ("a state dict of a plain nn.Transformer", ("map",)),
+    "ctranslate2": (
+        "a directory of CTranslate2",
+        ("sentencepiece", "source_sentencepiece", "target_sentencepiece", "bpe_codes")
+    ),
+}  # fmt: skip
+REQUIRED = {"fairseq": ("dict_source", "dict_target"), "torch": ("map",)}
+FLAGS: dict[str, tuple[Any, str, str]] = {
+    "source_language": (str, "CODE", "the language of sources, where the model has several"),
+    "target_language": (str, "CODE", "the language to write, where the model has several"),
+    "dict_source": (Path, "TXT", "the dictionary of the source side"),
+    "dict_target": (Path, "TXT", "the dictionary of the target side"),
+    "bpe_codes": (Path, "FILE", "codes of subword-nmt or fastBPE; without them, tokens are separated by spaces"),
+    "map": (Path, "JSON", "which weight is which, the heads, the special ids, the vocabularies"),
+    "sentencepiece": (Path, "FILE", "a SentencePiece model for both sides"),
+    "source_sentencepiece": (Path, "FILE", "for the source side"),
+    "target_sentencepiece": (Path, "FILE", "for the target side"),
+}
+SHOWN = 5
+
+
+def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("format", choices=FORMATS, metavar="FORMAT", help="; ".join(
+        f"{name}: {about}" for name, (about, _) in FORMATS.items()))  # fmt: skip
+    parser.add_argument("path", type=Path, metavar="PATH", help="the model")
+    parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="a new directory, for attendant export")
+    parser.add_argument("--samples", type=Path, metavar="TSV", help=(
+        "lines of source<TAB>target: tokenizers are compared on them, and export calibrates and proves with them"
+    ))  # fmt: skip
+    for name, (kind, metavar, about) in FLAGS.items():
+        users = ", ".join(name_of for name_of, (_, flags) in FORMATS.items() if name in flags)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=f"{about} ({users})")
+    options = parser.parse_args(arguments)
+    given = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
+    for name in given.keys() - set(FORMATS[options.format][1]):
+        raise ConfigError(f"--{name.replace('_', '-')} is not for the format {options.format}.")
+    for name in REQUIRED.get(options.format, ()):
+        if name not in given:
+            raise ConfigError(f"the format {options.format} needs --{name.replace('_', '-')}.")
+    if options.out.exists():
+        raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
+
+    from model.data import read_pairs
+
+    pairs = list(read_pairs(options.samples)) if options.samples else []
+    reader = importlib.import_module(f"model.importers.{options.format.replace('-', '_')}")
+    model = reader.read(options.path, **given)
+    notes = [*model.notes, *_compare(model, pairs)]
+    model.write(options.out, options.samples)
+    count = sum(weight.numel() for weight in model.weights.values())
+    print(f"{options.out}: {options.format}, {count / 1e6:.1f} M parameters, {model.config.max_length} positions")
+    for note in notes:
+        print(f"  {note}")
+    print(f"  next: attendant export {options.out} --out BUNDLE{'' if options.samples else ' --samples TSV'}")
+
+
+def _compare(model: Any, pairs: list[tuple[str, str]]) -> list[str]:
+    """Where the imported tokenizers cut the samples otherwise than SentencePiece."""
+    from model.importers.sentencepiece import differences
+
+    notes = []
+    sides = {"source": (model.source, [a for a, _ in pairs]), "target": (model.target, [b for _, b in pairs])}
+    for side, path in model.spm.items() if pairs else ():
+        backend, texts = sides[side]
+        found = differences(path, backend, texts)
+        if found is None:
+            return ["the tokenizers were not compared: run pip install sentencepiece"]
+        notes.append(f"{path.name}: {len(found)} of {len(texts)} samples are cut otherwise than by SentencePiece")
+        notes += [f"  {text!r:.100}" for text in found[:SHOWN]]
+    return notes

@@ -1,0 +1,221 @@
+"""CTranslate2's directories of a TransformerSpec: model.bin, config.json, vocabularies. Integer weights become f32."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from model.config import ModelConfig
+from model.importers import ctranslate2_file, text_models
+from model.importers.imported import ImportedModel, with_embeddings, with_positions
+from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, read_json
+from model.importers.vocabulary import ZEROS, Layout, Vocabulary, add_template, arrange
+
+ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
+NAMES_OF_ACTIVATIONS = {1: "gelu by tanh", 4: "gelu by sigmoid", 5: "tanh", 6: "sigmoid"}
+UNSUPPORTED = ("alibi", "multi_query_attention", "project_in/weight", "sliding_window", "final_logit_softcapping")
+ATTRIBUTES = (
+    r"(en|de)coder/(activation|alibi\w*|alignment_\w+|embeddings_merge|multi_query_attention|num_heads|pre_norm"
+    r"|scale_\w+|start_from_zero_embedding)"
+)
+
+
+def read(
+    path: Path, sentencepiece: Path | None = None, source_sentencepiece: Path | None = None,
+    target_sentencepiece: Path | None = None, bpe_codes: Path | None = None,
+) -> ImportedModel:  # fmt: skip
+    problems = Problems(path)
+    if not path.is_dir():
+        problems.add("it is not a directory; name the one that holds model.bin")
+    problems.raise_if_any()
+    settings = Settings(read_json(path / "config.json", problems, optional=True), "config.json", problems)
+    spm = [source_sentencepiece or sentencepiece, target_sentencepiece or sentencepiece]
+    texts = [text_models.choose(file, bpe_codes, problems) for file in spm]
+    tokens = [_tokens(path, side, problems) for side in ("source", "target")]
+    try:
+        held = ctranslate2_file.read(path / "model.bin")
+    except (OSError, ValueError) as error:
+        problems.add(f"model.bin is no whole model of CTranslate2: {getattr(error, 'strerror', None) or error}")
+    problems.raise_if_any()
+    if held.spec != "TransformerSpec":
+        problems.add(f"model.bin holds a {held.spec:.60}; only a TransformerSpec, encoder and decoder, can be imported")
+    problems.raise_if_any()
+
+    _refuse_unsupported(held, settings)
+    tensors = Tensors(held.arrays, problems)
+    config, weights = _body(held, tensors)
+    tables = (
+        tensors.first(["encoder/embeddings_0/weight", "encoder/embeddings/weight"], len(tokens[0]), config.d_model),
+        tensors.get("decoder/embeddings/weight", len(tokens[1]), config.d_model),
+        tensors.get("decoder/projection/weight", len(tokens[1]), config.d_model),
+    )
+    bias = "decoder/projection/bias"
+    output_bias = tensors.get(bias, len(tokens[1])) if bias in tensors else None
+    positions = [
+        tensors.get(f"{side}/position_encodings/encodings", -1, config.d_model) for side in ("encoder", "decoder")
+    ]
+    tensors.ignore(ATTRIBUTES)
+    tensors.refuse_leftovers()
+    zero = held.value("decoder/start_from_zero_embedding", 0) != 0
+    vocabularies = [_vocabulary(t, settings, text, zero) for t, text in zip(tokens, texts, strict=True)]
+    problems.raise_if_any()
+
+    layouts = _layouts(vocabularies, texts)
+    config = with_embeddings(config, weights, tables, layouts, output_bias)  # type: ignore[arg-type]
+    config = with_positions(config, weights, *positions)  # type: ignore[arg-type]
+    source, target = (text.backend(layout.names) for text, layout in zip(texts, layouts, strict=True))
+    if settings.flag("add_source_bos", False):
+        bos = str(settings.values.get("bos_token"))
+        add_template(source, [layouts[0].id_of(tokens[0].index(bos))] if bos in tokens[0] else [])
+    model = ImportedModel(
+        config, weights, source, target, {"format": "ctranslate2", "name": path.resolve().name},
+        spm={side: file for side, file in zip(("source", "target"), spm, strict=True) if file},
+    )  # fmt: skip
+    if held.turned_back:
+        kinds = " and ".join(sorted(held.turned_back))
+        model.provenance["turned_back"] = sorted(held.turned_back)
+        model.notes.append(f"its {kinds} weights were turned back into f32; what rounding lost stays lost")
+    model.check(problems)
+    problems.raise_if_any()
+    return model
+
+
+def _refuse_unsupported(held: ctranslate2_file.ModelFile, settings: Settings) -> None:
+    problems = settings.problems
+    for side in ("encoder", "decoder"):
+        for name in UNSUPPORTED:
+            if f"{side}/{name}" in held.arrays and bool(held.arrays[f"{side}/{name}"].float().abs().sum() > 0):
+                problems.add(f"{side}/{name} is not supported")
+        if f"{side}/position_encodings/encodings" not in held.arrays:
+            problems.add(f"the {side} has no table of positions, so they are relative, rotary or none")
+    if "encoder/embeddings_1/weight" in held.arrays:
+        problems.add("it has several source embeddings (features), which is not supported")
+    epsilon = settings.values.get("layer_norm_epsilon")
+    if epsilon is not None and epsilon != 1e-5:
+        problems.add(f"config.json: layer_norm_epsilon is {epsilon!r:.40}; the model class has 1e-05")
+    if not settings.flag("add_source_eos", False) and settings.values.get("decoder_start_token", "<s>") == "<s>":
+        problems.add(
+            "its sources have no end token, as in OpenNMT-py and Argos; the model class reads one after every source"
+        )
+
+
+def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+    problems = tensors.problems
+    first = tensors.tensors.get("encoder/layer_0/ffn/linear_0/weight")
+    if first is None or first.dim() != 2:
+        problems.add("encoder/layer_0/ffn/linear_0/weight is missing")
+        problems.raise_if_any()
+    assert first is not None
+    d_ff, d_model = first.shape
+
+    def both(name: str, default: int) -> int:
+        values = [int(held.value(f"{side}/{name}", default)) for side in ("encoder", "decoder")]
+        if values[0] != values[1]:
+            problems.add(f"{name} is {values[0]} in the encoder and {values[1]} in the decoder; they must be equal")
+        return values[0]
+
+    heads, pre, kind = both("num_heads", 0), both("pre_norm", 1), both("activation", 0)
+    if kind not in ACTIVATIONS:
+        problems.add(f"its activation is {NAMES_OF_ACTIVATIONS.get(kind, kind)}; relu, gelu and swish are supported")
+    scales = [held.value(f"{side}/scale_embeddings", 0) for side in ("encoder", "decoder")]
+    scaled = all(value == 1 or math.isclose(value, math.sqrt(d_model), rel_tol=1e-4) for value in scales)
+    if not scaled and any(scales):
+        problems.add(f"it scales embeddings by {scales}; the square root of {d_model}, or 0 for none, is supported")
+    counts = {side: tensors.layers(rf"{side}/layer_(\d+)/") for side in ("encoder", "decoder")}
+    if not 0 < min(counts.values()) <= max(counts.values()) <= MOST_LAYERS:
+        problems.add(f"it has {counts} layers; from 1 to {MOST_LAYERS} are supported")
+        problems.raise_if_any()
+    norms = "encoder/layernorm_embedding/gamma" in tensors
+    final = "encoder/layer_norm/gamma" in tensors
+    if pre and not final:
+        problems.add("it is pre-norm without a norm after each stack, which is not supported")
+    config = ModelConfig(
+        d_model=d_model, d_ff=d_ff, heads=heads, encoder_layers=counts["encoder"], decoder_layers=counts["decoder"],
+        norm="pre" if pre else "post", final_norm=final and not pre, activation=ACTIVATIONS.get(kind, "relu"),
+        scale_embeddings=scaled, embedding_norm=norms, dropout=0.0, attention_dropout=0.0, ff_dropout=0.0,
+    )  # fmt: skip
+    found: dict[str, Tensor | None] = {}
+    for side, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
+        for i in range(counts[side]):
+            found |= _layer(tensors, side, i, d_model, d_ff)
+        if final:
+            found |= _norm(tensors, f"{side}/layer_norm", f"{side}_norm", d_model)
+        if norms:
+            found |= _norm(tensors, f"{side}/layernorm_embedding", f"{embedding}.norm", d_model)
+    return config, {name: value for name, value in found.items() if value is not None}
+
+
+def _layer(tensors: Tensors, side: str, i: int, d: int, d_ff: int) -> dict[str, Tensor | None]:
+    theirs, ours = f"{side}/layer_{i}", f"{side}.{i}"
+    found = _linear(tensors, f"{theirs}/self_attention/linear_0", f"{ours}.self_attention.project_in", 3 * d, d)
+    found |= _linear(tensors, f"{theirs}/self_attention/linear_1", f"{ours}.self_attention.project_out", d, d)
+    found |= _norm(tensors, f"{theirs}/self_attention/layer_norm", f"{ours}.self_residual.norm", d)
+    if side == "decoder":
+        for part, dims in (("weight", (-1, d)), ("bias", (-1,))):
+            names = [f"{theirs}/attention/linear_{n}/{part}" for n in (0, 1)]
+            found[f"{ours}.cross_attention.project_in.{part}"] = tensors.joined(names, *dims)
+        found |= _linear(tensors, f"{theirs}/attention/linear_2", f"{ours}.cross_attention.project_out", d, d)
+        found |= _norm(tensors, f"{theirs}/attention/layer_norm", f"{ours}.cross_residual.norm", d)
+    found |= _linear(tensors, f"{theirs}/ffn/linear_0", f"{ours}.feed_forward.widen", d_ff, d)
+    found |= _linear(tensors, f"{theirs}/ffn/linear_1", f"{ours}.feed_forward.narrow", d, d_ff)
+    return found | _norm(tensors, f"{theirs}/ffn/layer_norm", f"{ours}.feed_residual.norm", d)
+
+
+def _linear(tensors: Tensors, theirs: str, ours: str, out: int, into: int) -> dict[str, Tensor | None]:
+    return {f"{ours}.weight": tensors.get(f"{theirs}/weight", out, into),
+            f"{ours}.bias": tensors.get(f"{theirs}/bias", out)}  # fmt: skip
+
+
+def _norm(tensors: Tensors, theirs: str, ours: str, d: int) -> dict[str, Tensor | None]:
+    return {f"{ours}.weight": tensors.get(f"{theirs}/gamma", d), f"{ours}.bias": tensors.get(f"{theirs}/beta", d)}
+
+
+def _tokens(path: Path, side: str, problems: Problems) -> list[str]:
+    """A side's vocabulary, or the one of both sides: a JSON list, or in older models lines."""
+    for name in (f"{side}_vocabulary", "shared_vocabulary"):
+        if (path / f"{name}.json").exists():
+            lines = text_models.read_lines(path / f"{name}.json", problems)
+            try:
+                tokens = json.loads("\n".join(lines or []))
+            except (ValueError, RecursionError):
+                tokens = None
+            if isinstance(tokens, list) and tokens and all(isinstance(token, str) for token in tokens):
+                return tokens
+            problems.add(f"{name}.json is no list of tokens")
+            return [""]
+        if (path / f"{name}.txt").exists():
+            return text_models.read_lines(path / f"{name}.txt", problems) or [""]
+    problems.add(f"{side}_vocabulary.json and shared_vocabulary.json are missing")
+    return [""]
+
+
+def _vocabulary(tokens: list[str], settings: Settings, text: Any, zero: bool) -> Vocabulary:
+    """There is no padding among CTranslate2's tokens, or it is one like any other; the start may be a zero vector."""
+    ids = {token: i for i, token in reversed(list(enumerate(tokens)))}
+
+    def of(name: str, default: str) -> int:
+        token = str(settings.values.get(name) or default)
+        if token not in ids:
+            settings.problems.add(f"the vocabulary lacks {token!r:.40}, its {name}")
+        return ids.get(token, 0)
+
+    unk, end = of("unk_token", "<unk>"), of("eos_token", "</s>")
+    start = ZEROS if zero else of("decoder_start_token", "<s>")
+    pad = next((ids[name] for name in ("<pad>", "<blank>") if name in ids), ZEROS)
+    special = {unk, end, start, pad, *(ids[name] for name in ("<s>", "<mask>") if name in ids)}
+    return Vocabulary(
+        tokens=[token if i in special else text.name(token) for i, token in enumerate(tokens)],
+        pad=pad, unk=unk, start=start, end=end, control=frozenset(special),
+    )  # fmt: skip
+
+
+def _layouts(vocabularies: list[Vocabulary], texts: list[Any]) -> tuple[Layout, Layout]:
+    first, second = vocabularies
+    if first == second:
+        layout = arrange(first, [*texts[0].pieces_of_text, *texts[1].pieces_of_text])
+        return layout, layout
+    return arrange(first, texts[0].pieces_of_text), arrange(second, texts[1].pieces_of_text)

@@ -1,0 +1,97 @@
+"""CTranslate2's `model.bin`: named arrays. Every length is checked before it is believed."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+VERSION = 6
+SCALE = "weight_scale"
+DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
+SIZES = {"float32": 4, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass
+class ModelFile:
+    spec: str
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    turned_back: set[str] = field(default_factory=set)  # integer types that became f32
+
+    def value(self, name: str, default: float) -> float:
+        """A single number, stored as a variable."""
+        found = self.arrays.get(name)
+        return default if found is None or found.numel() != 1 else float(found.float().reshape(()))
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, size: int) -> bytes:
+        if size > len(self.data) - self.at:
+            raise ValueError("it is cut short")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def number(self, kind: str) -> int:
+        return int(struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))[0])
+
+    def text(self) -> str:
+        return self.take(self.number("H")).rstrip(b"\0").decode("utf-8")
+
+
+def read(path: Path) -> ModelFile:
+    """Raises ValueError with what is wrong. int8 and int16 weights are divided by their scales."""
+    reader = _Reader(path.read_bytes())
+    version = reader.number("I")
+    if version != VERSION:
+        raise ValueError(f"it has format {version}, and format {VERSION} can be read; convert the model again")
+    model = ModelFile(reader.text())
+    reader.number("I")  # revision of the spec
+    for _ in range(reader.number("I")):
+        name = reader.text()
+        shape = [reader.number("I") for _ in range(reader.number("B"))]
+        kind = reader.number("B")
+        if kind >= len(DTYPES):
+            raise ValueError(f"{name} has the unknown type {kind}")
+        content = reader.take(reader.number("I"))
+        count = 1
+        for size in shape:
+            count *= size
+        if len(content) != count * SIZES[DTYPES[kind]]:
+            raise ValueError(f"{name} has {len(content)} bytes, not those of its shape {shape}")
+        model.arrays[name] = _tensor(content, DTYPES[kind]).reshape(shape)
+    _turn_back(model)
+    for _ in range(reader.number("I")):
+        alias, name = reader.text(), reader.text()
+        if name.endswith(SCALE):
+            continue
+        if name not in model.arrays:
+            raise ValueError(f"{alias} stands for {name}, which is not there")
+        model.arrays[alias] = model.arrays[name]
+    return model
+
+
+def _tensor(content: bytes, kind: str) -> Tensor:
+    if kind == "bfloat16":
+        return torch.frombuffer(bytearray(content), dtype=torch.bfloat16) if content else torch.zeros(0)
+    return torch.from_numpy(np.frombuffer(content, dtype=np.dtype(kind).newbyteorder("<")).astype(kind))
+
+
+def _turn_back(model: ModelFile) -> None:
+    for name in [name for name in model.arrays if name.endswith(SCALE)]:
+        weight, scale = name.removesuffix("_scale"), model.arrays.pop(name)
+        if weight not in model.arrays:
+            raise ValueError(f"{name} has no weight")
+        stored = model.arrays[weight]
+        if stored.is_floating_point():
+            continue
+        model.turned_back.add(str(stored.dtype).removeprefix("torch."))
+        if scale.numel() not in (1, len(stored)) or not bool((scale != 0).all()):
+            raise ValueError(f"{name} does not fit its weight")
+        model.arrays[weight] = stored.float() / scale.float().reshape(-1, *[1] * (stored.dim() - 1))

@@ -1,0 +1,77 @@
+"""Tokens by id, and languages, of Hugging Face directories with one SentencePiece model for both sides."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from model.importers.huggingface import Directory
+from model.importers.problems import read_json
+from model.importers.sentencepiece import CONTROL, UNKNOWN, SentencePiece
+
+SPM = "sentencepiece.bpe.model"
+FAIRSEQ_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+LANGUAGE = re.compile(r"__([a-z]+)__|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")  # __fr__, fr_XX, fra_Latn
+
+
+def read_tokens(d: Directory, spm: SentencePiece, size: int) -> list[str]:
+    """The tokens of a model with `size` rows: of tokenizer.json, else of vocab.json, else fairseq's order of pieces."""
+    if (d.path / "tokenizer.json").exists():
+        found = _of_tokenizer_json(read_json(d.path / "tokenizer.json", d.problems))
+    elif (d.path / "vocab.json").exists():
+        found = _by_id(read_json(d.path / "vocab.json", d.problems))
+    else:
+        pieces = [text for text, _, kind in spm.pieces if kind not in (CONTROL, UNKNOWN)]
+        found = dict(enumerate([*FAIRSEQ_SPECIAL, *pieces]))
+    if not any(LANGUAGE.fullmatch(token) for token in found.values()):
+        found |= dict(enumerate(_listed(d), start=max(found, default=-1) + 1))
+    if len(found) > size or any(not 0 <= index < size for index in found):
+        d.problems.add(f"the tokenizer has {len(found)} tokens with ids up to {max(found)}, and the model {size}")
+    size = min(size, 2**22)
+    return [found.get(i, f"<unused {i}>") for i in range(size)]
+
+
+def languages_of(tokens: list[str]) -> dict[str, int]:
+    found = ((LANGUAGE.fullmatch(token), i) for i, token in enumerate(tokens))
+    return {match[1] or match[2]: i for match, i in found if match}
+
+
+def tokenizer_class(d: Directory) -> str:
+    return str(read_json(d.path / "tokenizer_config.json", d.problems, optional=True).get("tokenizer_class", ""))
+
+
+def pick_language(d: Directory, flag: str, code: str | None, languages: dict[str, int]) -> int | None:
+    if code is not None and code not in languages:
+        d.problems.add(f"{flag} takes one of {', '.join(sorted(languages)) or 'no value'}, not {code!r}")
+        return None
+    return None if code is None else languages[code]
+
+
+def _of_tokenizer_json(content: dict[str, Any]) -> dict[int, str]:
+    model = content.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):
+        found = {i: str(entry[0]) for i, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
+    else:
+        found = _by_id(vocabulary if isinstance(vocabulary, dict) else {})
+    added = content.get("added_tokens")
+    for entry in added if isinstance(added, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("id"), int):
+            found[entry["id"]] = str(entry.get("content"))
+    return found
+
+
+def _by_id(entries: dict[str, Any]) -> dict[int, str]:
+    return {index: token for token, index in entries.items() if isinstance(index, int)}
+
+
+def _listed(d: Directory) -> list[str]:
+    """The special tokens beyond the vocabulary, in their order: languages, as a rule."""
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        content = read_json(d.path / name, d.problems, optional=True)
+        for field in ("additional_special_tokens", "extra_special_tokens"):
+            entries = content.get(field)
+            if isinstance(entries, list) and entries:
+                return [str(entry.get("content") if isinstance(entry, dict) else entry) for entry in entries]
+    d.problems.add("no file lists the languages: special_tokens_map.json with additional_special_tokens does")
+    return []

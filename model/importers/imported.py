@@ -1,0 +1,114 @@
+"""An imported model: our options, our parameter names, tokenizers and defaults; and its run on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer as Backend
+from torch import Tensor
+
+from model import checkpoint
+from model.config import ModelConfig, to_json
+from model.errors import ConfigError
+from model.importers.problems import Problems
+from model.importers.vocabulary import Layout
+from model.tokenizer import Tokenizer
+from model.transformer import Transformer
+
+NEVER = -30_000.0  # an output bias that leaves a class no probability, and that f16 holds
+
+
+@dataclass
+class ImportedModel:
+    config: ModelConfig
+    weights: dict[str, Tensor]  # under our parameter names, each tied one once
+    source: Backend
+    target: Backend
+    provenance: dict[str, Any]  # format, files, what was turned into what
+    generation: dict[str, Any] = field(default_factory=dict)  # defaults of a request; target_prefix as ids
+    languages: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # sentences for the user
+    spm: dict[str, Path] = field(default_factory=dict)  # side: the SentencePiece file that its tokenizer stands for
+
+    def check(self, problems: Problems) -> None:
+        """The weights are exactly those that the options describe."""
+        try:
+            self.config.validate()
+        except ConfigError as error:
+            problems.add(str(error))
+            return
+        with torch.device("meta"):
+            wanted = {name: p.shape for name, p in Transformer(self.config).named_parameters()}
+        for name in sorted(wanted.keys() | self.weights.keys()):
+            if name not in self.weights or name not in wanted:
+                problems.add(f"{name} is {'missing' if name in wanted else 'no weight of the model'}")
+            elif self.weights[name].shape != wanted[name]:
+                problems.add(f"{name} is {tuple(self.weights[name].shape)}, not {tuple(wanted[name])}")
+        for side, backend, size in (
+            ("source", self.source, self.config.source_vocab), ("target", self.target, self.config.target_vocab),
+        ):  # fmt: skip
+            if backend.get_vocab_size() != size:
+                problems.add(f"the {side} tokenizer has {backend.get_vocab_size()} tokens, and the model {size}")
+
+    def write(self, out: Path, samples: Path | None = None) -> None:
+        """The run: what `attendant export` reads."""
+
+        def fill(directory: Path) -> None:
+            checkpoint.save_weights(self.weights, directory / checkpoint.MODEL)
+            Tokenizer(self.source).save(directory / checkpoint.SOURCE_TOKENIZER)
+            Tokenizer(self.target).save(directory / checkpoint.TARGET_TOKENIZER)
+            if samples is not None:
+                shutil.copyfile(samples, directory / checkpoint.SAMPLES)
+            config = {
+                "model": to_json(self.config),
+                "imported": self.provenance,
+                "generation": self.generation,
+                "languages": self.languages,
+                "versions": {"attendant": importlib.metadata.version("attendant"), "torch": torch.__version__},
+            }
+            checkpoint.write_json(config, directory / checkpoint.CONFIG)
+
+        checkpoint.write_directory(out, fill)
+
+    def load(self) -> Transformer:
+        """The model in eval mode."""
+        model = Transformer(self.config)
+        checkpoint.set_weights(model, self.weights)
+        return model.eval()
+
+
+def with_embeddings(
+    config: ModelConfig, weights: dict[str, Tensor], tables: tuple[Tensor, Tensor, Tensor],
+    layouts: tuple[Layout, Layout], bias: Tensor | None = None,
+) -> ModelConfig:  # fmt: skip
+    """Put the source, target and output tables into `weights`, in our order; the options say which of them are one."""
+    source, target = layouts[0].table(tables[0]), layouts[1].table(tables[1])
+    output = layouts[1].table(tables[2])
+    output_bias = layouts[1].table(torch.zeros(len(tables[2])) if bias is None else bias)
+    output_bias[layouts[1].blocked] = NEVER
+    shared = source.shape == target.shape and torch.equal(source, target)
+    tied = torch.equal(target, output)
+    weights["source_embedding.tokens.weight"] = source
+    if not (shared and tied):
+        weights["target_embedding.tokens.weight"] = target
+    if not tied:
+        weights["output.weight"] = output
+    weights["output.bias"] = output_bias
+    return dataclasses.replace(
+        config, source_vocab=layouts[0].size, target_vocab=layouts[1].size, output_bias=True,
+        shared_vocab=shared and tied, tie="three" if shared and tied else "two" if tied else "none",
+    )  # fmt: skip
+
+
+def with_positions(config: ModelConfig, weights: dict[str, Tensor], source: Tensor, target: Tensor) -> ModelConfig:
+    """Put the position tables into `weights`, both as long as the shorter."""
+    length = min(len(source), len(target))
+    weights["source_embedding.positions"] = source[:length].clone()
+    weights["target_embedding.positions"] = target[:length].clone()
+    return dataclasses.replace(config, positions="learned", max_length=length)

@@ -1,0 +1,95 @@
+"""Hugging Face's Marian: every OPUS-MT model. Ids are those of vocab.json, not of the .spm files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from model.importers import huggingface as hf
+from model.importers import sentencepiece
+from model.importers.imported import ImportedModel
+from model.importers.problems import Problems, read_json
+from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange
+
+VOCAB, TARGET_VOCAB, SOURCE_SPM, TARGET_SPM = "vocab.json", "target_vocab.json", "source.spm", "target.spm"
+
+
+def read(path: Path, target_language: str | None = None) -> ImportedModel:
+    d = hf.open_directory(path, ("marian",))
+    spm = [sentencepiece.read(path / name, d.problems) for name in (SOURCE_SPM, TARGET_SPM)]
+    config, weights = hf.take_body(d)
+    sizes = d.vocab_size, d.settings.size("decoder_vocab_size", "vocab_size")
+    tables, bias = hf.take_tables(d, *sizes), hf.take_bias(d, sizes[1])
+    positions = hf.take_positions(d, hf.sinusoids_in_halves)
+    separate = not d.settings.flag("share_encoder_decoder_embeddings", True)
+    names = (VOCAB, TARGET_VOCAB if separate and (path / TARGET_VOCAB).exists() else VOCAB)
+    first, second = (_vocabulary(d, name, size) for name, size in zip(names, sizes, strict=True))
+    d.problems.raise_if_any()
+    assert spm[0] is not None and spm[1] is not None  # noqa: PT018
+    layouts = _layouts((first, second), (spm[0], spm[1]))
+    config = hf.assemble(d, config, weights, layouts, tables, positions, bias)
+    source, target = spm[0].backend(layouts[0].names), spm[1].backend(layouts[1].names)
+    languages = _languages(first, layouts[0], target_language, d.problems)
+    if target_language and target_language in first.languages:
+        add_template(source, [layouts[0].id_of(first.languages[target_language])])
+    model = ImportedModel(
+        config, weights, source, target, hf.provenance(d, "marian"), hf.generation_defaults(d, layouts[1]), languages,
+        spm={"source": path / SOURCE_SPM, "target": path / TARGET_SPM},
+    )  # fmt: skip
+    model.check(d.problems)
+    d.problems.raise_if_any()
+    if first.languages and not target_language:
+        model.notes.append(f"the model has {len(first.languages)} target languages; --target-language sets one")
+    return model
+
+
+def _vocabulary(d: hf.Directory, name: str, size: int) -> Vocabulary:
+    entries = read_json(d.path / name, d.problems)
+    tokens = tokens_by_id(entries, size, name, d.problems)
+    ids = {token: index for index, token in enumerate(tokens)}
+    if "<unk>" not in ids and entries:
+        d.problems.add(f"{name} lacks <unk>")
+    pad = d.settings.index("pad_token_id", size)
+    languages = {t[2:-2]: i for t, i in ids.items() if t.startswith(">>") and t.endswith("<<") and len(t) > 4}
+    return Vocabulary(
+        tokens=tokens, pad=pad, unk=ids.get("<unk>", 0), start=d.settings.index("decoder_start_token_id", size, pad),
+        end=d.settings.index("eos_token_id", size), languages=languages,
+        control=frozenset(i for i, t in enumerate(tokens) if t.startswith("<unused ")),
+    )  # fmt: skip
+
+
+def tokens_by_id(entries: dict[str, Any], size: int, name: str, problems: Problems) -> list[str]:
+    """A table of token: id as a list; an id that is not there is called so."""
+    tokens = [f"<unused {i}>" for i in range(size)] if size <= 2**22 else []
+    for token, index in entries.items():
+        if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(tokens):
+            tokens[index] = token
+        else:
+            problems.add(f"{name}: {token!r:.40} has the id {index!r:.40}, and the model has {size} tokens")
+            break
+    return tokens
+
+
+def _layouts(
+    vocabularies: tuple[Vocabulary, Vocabulary], spm: tuple[sentencepiece.SentencePiece, sentencepiece.SentencePiece]
+) -> tuple[Layout, Layout]:
+    """One vocabulary for both sides keeps one layout, with the pieces that either text model has beyond it."""
+    first, second = vocabularies
+    if first == second:
+        layout = arrange(first, [*spm[0].scores, *spm[1].scores])
+        return layout, layout
+    return arrange(first, spm[0].scores), arrange(second, spm[1].scores)
+
+
+def _languages(
+    vocabulary: Vocabulary, layout: Layout, target_language: str | None, problems: Problems
+) -> dict[str, Any]:
+    """Target languages by a token before the source: `>>fra<<`."""
+    codes = vocabulary.languages
+    if target_language and target_language not in codes:
+        known = f"one of {', '.join(sorted(codes))}" if codes else "none, since the model has one target language"
+        problems.add(f"--target-language takes {known}, not {target_language!r}")
+    if not codes:
+        return {}
+    found: dict[str, Any] = {"source_prefix_by_target": {code: [layout.id_of(index)] for code, index in codes.items()}}
+    return found | ({"target_language": target_language} if target_language else {})

@@ -1,0 +1,171 @@
+"""Reading files that may not fit: every problem is kept, and all are raised together.
+
+ImportRefusedError    a sentence per problem; nothing was written
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.errors import UserError
+
+LARGEST_JSON = 256 * 2**20  # bytes
+LARGEST_SIZE = 2**20  # of features and positions
+MOST_LAYERS = 256
+
+
+class ImportRefusedError(UserError):
+    pass
+
+
+class Problems:
+    """What does not fit, found so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.found = path, list[str]()
+
+    def add(self, problem: str) -> None:
+        if problem not in self.found:
+            self.found.append(problem)
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ImportRefusedError(
+                "\n".join([f"{self.path} cannot be imported, and nothing was written:", *self.found])
+            )
+
+
+class Settings:
+    """A table of someone else's options."""
+
+    def __init__(self, values: Any, name: str, problems: Problems) -> None:
+        self.name, self.problems = name, problems
+        if not isinstance(values, Mapping):
+            problems.add(f"{name} is no table of options")
+        self.values: Mapping[str, Any] = values if isinstance(values, Mapping) else {}
+
+    def size(self, *names: str, most: int = LARGEST_SIZE) -> int:
+        """A whole number from 1 to `most`, under the first name that is there; 1, and a problem, if there is none."""
+        for name in names:
+            value = self.values.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
+                return value
+            if value is not None:
+                self.problems.add(f"{self.name}: {name} is {value!r:.60}, not a whole number from 1 to {most:,}")
+                return 1
+        self.problems.add(f"{self.name} lacks {' or '.join(names)}")
+        return 1
+
+    def index(self, name: str, below: int, default: int | None = None) -> int:
+        """An id below a vocabulary's size."""
+        value = self.values.get(name, default)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below:
+            return value
+        self.problems.add(f"{self.name}: {name} is {value!r:.60}, not an id below {below:,}")
+        return 0
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.values.get(name)
+        return default if value is None else bool(value)
+
+    def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
+        value = self.values.get(name, default)
+        if value in choices:
+            return choices[value]
+        self.problems.add(f"{self.name}: {name} is {value!r:.60}; it takes one of {', '.join(choices)}")
+        return next(iter(choices.values()))
+
+    def same(self, name: str, other: str) -> int:
+        """One size that both sides must share."""
+        first, second = self.size(name), self.size(other)
+        if first != second:
+            self.problems.add(f"{self.name}: {name} is {first} and {other} is {second}; they must be equal")
+        return first
+
+    def refuse_if(self, name: str, why: str) -> None:
+        if self.values.get(name):
+            self.problems.add(f"{self.name}: {name} is {self.values[name]!r:.60}; {why}")
+
+
+class Tensors:
+    """Someone else's weights by name. What was never asked for is a problem too: the model would not be the same."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], problems: Problems) -> None:
+        self.tensors, self.problems, self._used = tensors, problems, set[str]()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def get(self, name: str, *shape: int) -> Tensor | None:
+        """The tensor in f32, of this shape (-1: any size); None, and a problem, where it is not so."""
+        self._used.add(name)
+        if name not in self.tensors:
+            self.problems.add(f"the weight {name} is missing")
+            return None
+        tensor = self.tensors[name]
+        fits = len(tensor.shape) == len(shape) and all(w in (-1, n) for w, n in zip(shape, tensor.shape, strict=True))
+        if not fits or not tensor.is_floating_point():
+            wanted = " x ".join("any" if n == -1 else str(n) for n in shape)
+            found = " x ".join(map(str, tensor.shape)) or "a single number"
+            self.problems.add(f"the weight {name} is {found} of {tensor.dtype}, not {wanted} of floating point")
+            return None
+        tensor = tensor.float()
+        if not bool(torch.isfinite(tensor).all()):
+            self.problems.add(f"the weight {name} holds infinities or what is not a number")
+        return tensor
+
+    def first(self, names: Iterable[str], *shape: int) -> Tensor | None:
+        """Under the first of the names that is there; the others are copies or were never stored."""
+        names = list(names)
+        self._used |= set(names)
+        return self.get(next((name for name in names if name in self.tensors), names[0]), *shape)
+
+    def joined(self, names: Iterable[str], *shape: int) -> Tensor | None:
+        """Several of one shape, one below the other."""
+        parts = [self.get(name, *shape) for name in names]
+        return None if any(part is None for part in parts) else torch.cat([p for p in parts if p is not None])
+
+    def ignore(self, pattern: str) -> None:
+        self._used |= {name for name in self.tensors if re.fullmatch(pattern, name)}
+
+    def refuse_leftovers(self) -> None:
+        left = sorted(set(self.tensors) - self._used)
+        if left:
+            more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+            self.problems.add(f"there is no place for the weights {', '.join(left[:8])}{more}")
+
+    def layers(self, pattern: str) -> int:
+        """How many layers there are, by names that match a pattern with the number as its group."""
+        matches = (re.match(pattern, name) for name in self.tensors)
+        return max((int(match[1]) + 1 for match in matches if match and len(match[1]) < 6), default=0)
+
+
+def read_json(path: Path, problems: Problems, optional: bool = False) -> dict[str, Any]:
+    """A JSON table; empty, with a problem, where it is none."""
+    if optional and not path.exists():
+        return {}
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            problems.add(f"{path.name} is larger than {LARGEST_JSON // 2**20} MiB")
+            return {}
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problems.add(f"{path.name} is missing")
+        return {}
+    except OSError as error:
+        problems.add(f"{path.name} cannot be read: {error.strerror}")
+        return {}
+    except (ValueError, RecursionError) as error:
+        problems.add(f"{path.name} cannot be read as JSON: {error}")
+        return {}
+    if not isinstance(value, dict):
+        problems.add(f"{path.name} holds no table")
+        return {}
+    return value

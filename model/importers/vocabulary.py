@@ -1,0 +1,90 @@
+"""Someone else's vocabulary in our order: padding, unknown, start and end first, the rest as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import processors
+from torch import Tensor
+
+from model.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
+
+ZEROS = -1  # in place of a row: there is none, and its embedding is zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The other framework's tokens by its own ids."""
+
+    tokens: list[str]
+    pad: int = ZEROS
+    unk: int
+    start: int = ZEROS  # what its decoder begins with
+    end: int
+    control: frozenset[int] = frozenset()  # ids of tokens that no text may produce
+    languages: dict[str, int] = field(default_factory=dict)  # code: id
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Our ids: which row of the other framework each takes, and what it is called."""
+
+    rows: list[int]
+    names: list[str]
+    blocked: list[int]  # ids that must take no probability
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def id_of(self, foreign: int) -> int:
+        """Our id of another framework's token; of its end or unknown token, and not of the start that copies it."""
+        for special in (UNK, EOS):
+            if foreign == self.rows[special]:
+                return special
+        return self.rows.index(foreign, len(SPECIAL_TOKENS))
+
+    def table(self, matrix: Tensor) -> Tensor:
+        """(V, ...) of the other framework -> (size, ...) in our order."""
+        zero = torch.zeros_like(matrix[:1])
+        index = torch.tensor([row if row != ZEROS else len(matrix) for row in self.rows])
+        return torch.cat([matrix, zero])[index]
+
+
+def arrange(vocabulary: Vocabulary, missing: Iterable[str] = ()) -> Layout:
+    """`missing` are pieces that the text model produces and the network lacks: each has the unknown token's row."""
+    v = vocabulary
+    rows, names = [v.pad, v.unk, v.start, v.end], list(SPECIAL_TOKENS)
+    special, codes = {v.pad, v.unk, v.start, v.end}, {index: code for code, index in v.languages.items()}
+    seen = set(names)
+    for index, token in enumerate(v.tokens):
+        if index in special:
+            continue
+        if index in codes:
+            name = f"<language {codes[index]}>"
+        elif index in v.control or token in seen:
+            name = f"<special {token}>" if f"<special {token}>" not in seen else f"<special {token} {index}>"
+        else:
+            name = token
+        rows.append(index)
+        names.append(name)
+        seen.add(name)
+    extra = [piece for piece in dict.fromkeys(missing) if piece not in seen]
+    blocked = [PAD, BOS, *range(len(rows), len(rows) + len(extra))]
+    return Layout(rows + [v.unk] * len(extra), names + extra, blocked)
+
+
+def add_template(backend: Backend, before: Sequence[int], after: Sequence[int] = ()) -> None:
+    """Put tokens around every text that the tokenizer encodes."""
+    if not before and not after:
+        return
+    names = {index: f"T{index}" for index in (*before, *after)}
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*(names[i] for i in before), "$A", *(names[i] for i in after)],
+        special_tokens=[
+            {"id": name, "ids": [index], "tokens": [backend.id_to_token(index)]} for index, name in names.items()
+        ],
+    )

@@ -1,0 +1,65 @@
+"""An imported model through export and service, and what export says where there are no samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attendant import main
+from export.bundle import read_bundle
+from export.runner import GraphStepper, Runner
+from model import checkpoint
+from model.decode import decode_all, decode_sources
+from tests.foreign import OTHER, WORDS, sentences
+from tests.test_importers_marian import make_marian
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export")
+    make_marian(path / "opus")
+    pairs = zip(sentences(40), sentences(40, OTHER), strict=True)
+    (path / "samples.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    assert main(["import", "marian", str(path / "opus"), "--out", str(path / "run"), "--target-language", "fra"]) == 0
+    return path
+
+
+def test_an_imported_model_is_exported_and_decodes_as_torch_does(imported: Path) -> None:
+    run, bundle = imported / "run", imported / "bundle"
+    samples = str(imported / "samples.tsv")
+    assert main(["export", str(run), "--out", str(bundle), "--precision", "fp32", "--samples", samples]) == 0
+    trained, read = checkpoint.load_trained(run), read_bundle(bundle)
+    sources = trained.source.encode_batch(sentences(200, WORDS, seed=7))
+    runner = Runner(read.variants["fp32"].graphs, read.sizes)
+    assert decode_sources(GraphStepper(runner), sources) == decode_all(trained.model, sources)
+    assert list(read.variants) == ["fp32"]
+    assert read.generation["beam_size"] == 6
+    assert read.languages["target_language"] == "fra"
+    assert main(["verify", str(bundle), "--checkpoint", str(run), "--samples", samples]) == 0
+
+
+def test_the_service_decodes_an_imported_bundle(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = checkpoint.load_trained(imported / "run")
+    texts = sentences(5, WORDS, seed=3)
+    wanted = decode_all(trained.model, trained.source.encode_batch(texts))
+    assert main(["generate", "--bundle", str(imported / "bundle"), "--precision", "fp32", *texts]) == 0
+    assert capsys.readouterr().out.splitlines()[-5:] == [trained.target.decode(ids) for ids in wanted]
+
+
+def test_without_samples_export_says_what_it_did_instead(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = imported / "random"
+    assert main(["export", str(imported / "run"), "--out", str(out), "--precision", "fp32"]) == 0
+    assert "sources of random tokens" in capsys.readouterr().out
+    assert len(json.loads((out / "manifest.json").read_text(encoding="utf-8"))["certificate"]["samples"]) == 16
+
+
+def test_int8_that_drifts_is_refused_with_advice(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Random weights are nothing that 8 bits can hold."""
+    out = imported / "int8"
+    assert main(["export", str(imported / "run"), "--out", str(out), "--samples", str(imported / "samples.tsv")]) == 1
+    said = capsys.readouterr().err
+    assert "int8 decoding" in said
+    assert "--precision fp32 writes the f32 variant alone" in said
+    assert not out.exists()

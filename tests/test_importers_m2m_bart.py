@@ -1,0 +1,193 @@
+"""M2M100, BART, mBART and mBART-50 of Hugging Face's library, against the library itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from model.importers import bart, m2m
+from model.importers.imported import ImportedModel
+from model.importers.problems import ImportRefusedError
+from tests.foreign import LENGTH, SOURCES, WORDS, check_against, names_to_foreign, randomize, sentences, train_spm
+
+SHAPE: dict[str, Any] = {
+    "d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_layers": 2, "decoder_layers": 1, "max_position_embeddings": LENGTH,
+    "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def save(path: Path, model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+    model.eval()
+    randomize(model, seed)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_().mul_(0.3)[0, 2] += 1
+    model.save_pretrained(path)
+    return model
+
+
+def pieces_of(path: Path) -> list[str]:
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
+
+
+def compare(imported: ImportedModel, oracle: Any, ids: dict[str, int], encode: Any, start: list[int]) -> None:
+    """`start`: what the oracle's decoder is given first; the last of it is in our ids where a target is forced."""
+    first = 2 if len(start) > 1 or start == [2] else start[0]
+    to_foreign = names_to_foreign(imported, "target", ids, [1, 3, first, 2])
+    end = (
+        ids.get(imported.languages.get("source_language", ""), 2)
+        if imported.source.post_processor and first != 2
+        else 2
+    )
+    of_source = names_to_foreign(imported, "source", ids, [1, 3, first, end])
+
+    def forward(source: torch.Tensor, mask: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return oracle(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+
+    check_against(
+        imported,
+        sentences(SOURCES),
+        to_foreign,
+        forward,
+        encode,
+        start,
+        2,
+        1,
+        [1] if first == 2 else [1, first],
+        of_source,
+    )
+
+
+@pytest.fixture(scope="module")
+def m2m_directory(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, dict[str, int]]:
+    """As M2M-100 has it: a vocabulary of its own order, languages after it, and rows that no token uses."""
+    path = tmp_path_factory.mktemp("m2m") / "model"
+    path.mkdir()
+    train_spm(path / "sentencepiece.bpe.model", WORDS, kind="bpe")
+    tokens = [*SPECIAL, *sorted(pieces_of(path / "sentencepiece.bpe.model"))]
+    (path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}), encoding="utf-8")
+    languages = ["__en__", "__fr__", "__de__"]
+    (path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": languages}))
+    config = transformers.M2M100Config(vocab_size=len(tokens) + 5, activation_function="relu", **SHAPE)
+    oracle = save(path, transformers.M2M100ForConditionalGeneration(config))
+    return path, oracle, {token: i for i, token in enumerate([*tokens, *languages])}
+
+
+def with_codes(ids: dict[str, int], size: int) -> dict[str, int]:
+    """Names without the marks of a language, and of unused rows."""
+    codes = {token.strip("_"): index for token, index in ids.items() if token.startswith("__")}
+    return {**ids, **codes, **{f"<unused {i}>": i for i in range(size)}}
+
+
+def test_m2m_tokens_and_log_probabilities_are_those_of_transformers(m2m_directory: Any) -> None:
+    path, oracle, ids = m2m_directory
+    imported = m2m.read(path, source_language="en", target_language="fr")
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(path / "sentencepiece.bpe.model"))
+
+    def encode(text: str) -> list[int]:
+        return [ids["__en__"], *(ids.get(piece, 3) for piece in spm.encode(text, out_type=str)), 2]
+
+    names = with_codes(ids, oracle.config.vocab_size)
+    compare(imported, oracle, names, encode, [2, ids["__fr__"]])
+    assert sorted(imported.languages["target_prefix"]) == ["de", "en", "fr"]
+
+
+def test_small100_has_the_target_language_before_the_source(m2m_directory: Any, tmp_path: Path) -> None:
+    path, _, _ = m2m_directory
+    for file in path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "SMALL100Tokenizer"}')
+    imported = m2m.read(tmp_path, target_language="de")
+    assert "target_prefix" not in imported.generation
+    first = imported.source.encode("the").ids[0]
+    assert imported.source.id_to_token(first) == "<language de>"
+    assert imported.languages["source_prefix_by_target"]["de"] == [first]
+
+
+def test_a_language_that_the_model_lacks_is_refused(m2m_directory: Any) -> None:
+    with pytest.raises(ImportRefusedError, match="--target-language takes one of de, en, fr, not 'xx'"):
+        m2m.read(m2m_directory[0], source_language="en", target_language="xx")
+
+
+def test_bart_tokens_and_log_probabilities_are_those_of_transformers(tmp_path: Path) -> None:
+    ids = write_bytes(tmp_path)
+    config = transformers.BartConfig(vocab_size=len(ids), forced_bos_token_id=0, num_beams=4, **SHAPE)
+    oracle = save(tmp_path, transformers.BartForConditionalGeneration(config))
+    generation = json.loads((tmp_path / "generation_config.json").read_text())
+    (tmp_path / "generation_config.json").write_text(json.dumps({**generation, "forced_bos_token_id": 0}))
+    imported = bart.read(tmp_path)
+    reference = Tokenizer(models.BPE.from_file(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")))
+    reference.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def encode(text: str) -> list[int]:
+        return [0, *reference.encode(text).ids, 2]
+
+    compare(imported, oracle, ids, encode, [2, 0])
+    assert (
+        imported.target.decode(imported.target.encode("Größe </s> 😀").ids, skip_special_tokens=False)
+        == "Größe </s> 😀"
+    )
+
+
+def write_bytes(path: Path) -> dict[str, int]:
+    """BART's files: GPT-2's bytes and merges, with fairseq's special tokens first."""
+    trainee = Tokenizer(models.BPE())
+    trainee.pre_tokenizer, trainee.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    trainee.train_from_iterator(sentences(200), trainer)
+    trainee.model.save(str(path))
+    ids = json.loads((path / "vocab.json").read_text(encoding="utf-8"))
+    (path / "vocab.json").write_text(json.dumps({**ids, "<mask>": len(ids)}), encoding="utf-8")
+    return {**ids, "<mask>": len(ids)}
+
+
+def make_mbart(path: Path, tokenizer_class: str, start: int = 2) -> tuple[Any, dict[str, int]]:
+    """As mBART has it: pieces in fairseq's order, then languages and the mask."""
+    path.mkdir(exist_ok=True)
+    train_spm(path / "sentencepiece.bpe.model", WORDS)
+    languages = ["en_XX", "ro_RO", "<mask>"]
+    tokens = [*SPECIAL, *pieces_of(path / "sentencepiece.bpe.model"), *languages]
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": tokenizer_class, "additional_special_tokens": languages})
+    )
+    config = transformers.MBartConfig(
+        vocab_size=len(tokens), scale_embedding=True, **(SHAPE | {"decoder_start_token_id": start})
+    )
+    oracle = save(path, transformers.MBartForConditionalGeneration(config), seed=1)
+    return oracle, {token: i for i, token in enumerate(tokens)}
+
+
+def test_mbart_50_tokens_and_log_probabilities_are_those_of_transformers(tmp_path: Path) -> None:
+    oracle, ids = make_mbart(tmp_path, "MBart50Tokenizer")
+    imported = bart.read(tmp_path, source_language="en_XX", target_language="ro_RO")
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.bpe.model"))
+
+    def encode(text: str) -> list[int]:
+        return [ids["en_XX"], *(ids.get(piece, 3) for piece in spm.encode(text, out_type=str)), 2]
+
+    compare(imported, oracle, ids, encode, [2, ids["ro_RO"]])
+
+
+def test_mbart_25_has_the_language_after_the_source_and_starts_with_the_targets(tmp_path: Path) -> None:
+    oracle, ids = make_mbart(tmp_path, "MBartTokenizer")
+    imported = bart.read(tmp_path, source_language="en_XX", target_language="ro_RO")
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.bpe.model"))
+
+    def encode(text: str) -> list[int]:
+        return [*(ids.get(piece, 3) for piece in spm.encode(text, out_type=str)), 2, ids["en_XX"]]
+
+    compare(imported, oracle, {**ids, "</s>": 2}, encode, [ids["ro_RO"]])
+    with pytest.raises(ImportRefusedError, match="--source-language must name it"):
+        bart.read(tmp_path)
