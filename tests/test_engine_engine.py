@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,33 @@ def test_a_source_much_longer_than_the_others_changes_nothing_for_them(engine: E
     alone = [without_timing(engine.run([task])[0]) for task in short]
     together = engine.run([short[0], generate([6] * 63), short[1]])
     assert [without_timing(together[i]) for i in (0, 2)] == alone
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_start_tokens_are_decoded_before_every_target_and_never_answered(
+    beam_size: int, bundle: Bundle, engine: Engine
+) -> None:
+    start = (6, 9)  # a language, say
+    started = make_engine(replace(bundle, generation={"target_prefix": list(start)}))
+    assert started.description.max_target_length == engine.description.max_target_length - len(start)
+    for source in SOURCES:
+        [found] = started.run([generate(source, beam_size=beam_size, length_penalty=0.0)])
+        prefixed = Generate(
+            source=tuple(source), prefix=start, options=Options(max_length=22, beam_size=beam_size, length_penalty=0.0)
+        )
+        [wanted] = engine.run([prefixed])
+        assert isinstance(found, Generated)
+        assert isinstance(wanted, Generated)
+        assert [h.ids for h in found.hypotheses] == [h.ids[2:] for h in wanted.hypotheses]
+        assert [h.logprobs for h in found.hypotheses] == [h.logprobs[2:] for h in wanted.hypotheses]
+        best = found.hypotheses[0]
+        [scored, following] = started.run(
+            [Score(source=tuple(source), target=best.ids), NextToken(source=tuple(source))]
+        )
+        assert isinstance(scored, Scored)
+        assert isinstance(following, Distribution)
+        assert scored.logprobs[: len(best.logprobs)] == pytest.approx(best.logprobs, abs=1e-6)
+        assert following.logprobs[best.ids[0]] == pytest.approx(best.logprobs[0], abs=1e-6)
 
 
 def test_streamed_tokens_are_the_answers(engine: Engine) -> None:

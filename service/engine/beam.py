@@ -34,20 +34,20 @@ class GenerateSearch(Search):
 
     def _needed(self, count: int) -> int:
         """How many of a row's most probable tokens are sure to hold `count` that may be chosen."""
-        options, length = self.options, self.position
+        options, length = self.options, self.length
         count += 2 + (length < options.min_length)  # padding, start, and the end token while it is too early
         if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
             count += length
         return count
 
     def after_forced(self) -> list[int]:
-        if self.position < self.options.max_length:
+        if self.length < self.options.max_length:
             return [0]
         self._end(self.live[0], "length")
         return self._stop()
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
-        length, beams_left = self.position + 1, self.beams_left
+        length, beams_left = self.length + 1, self.beams_left
         needed = self._needed(beams_left)
         candidates: list[tuple[float, int, int, float, float]] = []  # -weight, parent, token, log-probability, weight
         for parent, (hypothesis, row) in enumerate(zip(self.live, rows, strict=True)):
@@ -116,7 +116,7 @@ class GenerateSearch(Search):
         if len(self.ended) < options.num_hypotheses:
             return False
         penalty = options.length_penalty
-        longest = options.max_length if penalty > 0 else self.position + 1
+        longest = options.max_length if penalty > 0 else self.length + 1
         best_possible = max(hypothesis.weight for hypothesis in self.live) / longest**penalty
         return bool(-self.ended[options.num_hypotheses - 1][0] >= best_possible)
 
@@ -125,7 +125,7 @@ class GenerateSearch(Search):
         return []
 
     def has_token(self) -> bool:
-        return self.done or self.position > len(self.forced)
+        return self.done or self.length > len(self.forced)
 
     def agreed_length(self) -> int:
         """The tokens that every live hypothesis and the best ended one start with.

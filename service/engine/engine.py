@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from export.bundle import Bundle
@@ -40,7 +41,8 @@ class Engine:
         settings = settings or EngineSettings()
         self.bundle, self._observer = bundle, observer or EngineObserver()
         self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
-        self._special = SpecialIds(*(bundle.special_ids[name] for name in ("pad", "bos", "eos")))
+        ids = bundle.special_ids
+        self._special = SpecialIds(ids["pad"], ids["bos"], ids["eos"])
         self._resources = resources = allocate(bundle, settings)
         self._scheduler = Scheduler(
             resources.lanes, resources.max_rows, settings.max_queue_requests, settings.max_queue_tokens
@@ -51,7 +53,9 @@ class Engine:
         ]
         self._lane_threads: list[threading.Thread] = []
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
-        self.description = describe(bundle, settings, resources, self._certify())
+        certificate = self._certify()  # torch's answers in it begin without start tokens
+        self._special = replace(self._special, start=tuple(bundle.generation.get("target_prefix", ())))
+        self.description = describe(bundle, settings, resources, certificate)
 
     def count_waiting(self) -> int:
         return self._scheduler.count_waiting()
@@ -72,7 +76,7 @@ class Engine:
     ) -> list[Job]:
         now = time.monotonic()
         for task in tasks:
-            check_task(task, self.bundle)
+            check_task(task, self.bundle, len(self._special.start))
         return [
             Job(task, index, on_event, deadline, now, make_search(self._special, task), observer)
             for index, task in enumerate(tasks)
@@ -176,7 +180,7 @@ def describe(
         variants=tuple(bundle.variants),
         produced_by=bundle.produced_by,
         max_source_length=bundle.limits["max_source_length"],
-        max_target_length=bundle.limits["max_target_length"],
+        max_target_length=bundle.limits["max_target_length"] - len(bundle.generation.get("target_prefix", ())),
         precision=runtime.precision,
         provider=runtime.provider,
         provider_fallback=runtime.fallback,

@@ -7,21 +7,25 @@ from service.engine.tasks import Generate, Ids, Score, Task
 from service.errors import InvalidFieldError
 
 
-def check_task(task: Task, bundle: Bundle) -> None:
-    """InvalidFieldError if a task is longer than the model's positions, or has ids that it does not know."""
+def check_task(task: Task, bundle: Bundle, start_tokens: int) -> None:
+    """InvalidFieldError if a task is longer than the model's positions, or has ids that it does not know.
+
+    `start_tokens` take positions of every target beside its own.
+    """
     sizes, limits = bundle.sizes, bundle.limits
+    max_target_length = limits["max_target_length"] - start_tokens
     _check(task.source, "source", limits["max_source_length"], sizes.source_vocab)
     if isinstance(task, Generate):
         _check(task.prefix, "prefix", task.options.max_length, sizes.target_vocab)
-        if task.options.max_length > limits["max_target_length"]:
+        if task.options.max_length > max_target_length:
             raise InvalidFieldError(
-                f"max_length is {task.options.max_length}, over this model's limit of {limits['max_target_length']}.",
+                f"max_length is {task.options.max_length}, over this model's limit of {max_target_length}.",
                 "max_length",
             )
     elif isinstance(task, Score):
-        _check(task.target, "target", limits["max_target_length"] - 1, sizes.target_vocab)
+        _check(task.target, "target", max_target_length - 1, sizes.target_vocab)
     else:
-        _check(task.prefix, "prefix", limits["max_target_length"] - 1, sizes.target_vocab)
+        _check(task.prefix, "prefix", max_target_length - 1, sizes.target_vocab)
 
 
 def _check(ids: Ids, name: str, max_length: int, vocabulary: int) -> None:

@@ -20,7 +20,7 @@ class SampleSearch(GenerateSearch):
         return max(1 if top_k is None else self._needed(top_k), self.top_logprobs)
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
-        if self.position == len(self.forced):  # one hypothesis becomes as many as there are samples
+        if self.length == len(self.forced):  # one hypothesis becomes as many as there are samples
             first = self.live[0]
             pairs = [
                 (0, Live(first.ids, first.logprobs, first.total, first.weight, sample, first.top_logprobs), rows[0])

@@ -27,6 +27,7 @@ class SpecialIds:
     pad: int
     bos: int
     eos: int
+    start: Ids = ()  # decoded after bos before every target, and never answered: a language, say
 
 
 class Row(NamedTuple):
@@ -74,15 +75,22 @@ class Search:
     forced: Ids
     top_logprobs: int = 0  # most probable tokens recorded at each position
     live: list[Live] = field(default_factory=lambda: [Live([], [])])
+    started: int = 0  # start tokens that are decoded
     done: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of every live hypothesis."""
+        return len(self.live[0].ids)
 
     @property
     def position(self) -> int:
         """Tokens that are cached of every live hypothesis when it is extended next."""
-        return len(self.live[0].ids)
+        return self.started + self.length
 
     def last_tokens(self) -> list[int]:
-        return [hypothesis.ids[-1] if hypothesis.ids else self.special.bos for hypothesis in self.live]
+        first = self.special.start[self.started - 1] if self.started else self.special.bos
+        return [hypothesis.ids[-1] if hypothesis.ids else first for hypothesis in self.live]
 
     def wanted(self) -> int:
         """How many of the most probable tokens the next `advance` looks at, for each row."""
@@ -90,7 +98,10 @@ class Search:
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
         """Take the next tokens of every live hypothesis; return which one each new one continues, [] when done."""
-        at = self.position
+        if self.started < len(self.special.start):
+            self.started += 1
+            return [0]
+        at = self.length
         if at < len(self.forced):
             token = self.forced[at]
             logprob = float(rows[0].all[token])
@@ -136,7 +147,7 @@ class ScoreSearch(Search):
         super().__init__(special, (*task.target, special.eos))
 
     def after_forced(self) -> list[int]:
-        self.done = self.position == len(self.forced)
+        self.done = self.length == len(self.forced)
         return [] if self.done else [0]
 
     def result(self, timing: Timing) -> Scored:
