@@ -60,8 +60,11 @@ def plain(phones: list[str]) -> list[str]:
 def analyse(answers: list[Answer], names: set[str]) -> dict[str, Any]:
     return {
         "by_length": [
-            _rates(answers, f"{low} to {high} letters" if high < 99 else f"{low} letters and more",
-                   lambda answer, low=low, high=high: low <= len(answer.word) <= high)
+            _rates(
+                answers,
+                f"{low} to {high} letters" if high < 99 else f"{low} letters and more",
+                lambda answer, low=low, high=high: low <= len(answer.word) <= high,
+            )
             for low, high in LENGTHS
         ],
         "by_kind": [
@@ -70,15 +73,19 @@ def analyse(answers: list[Answer], names: set[str]) -> dict[str, Any]:
         ],
         "confusions": confusions(answers),
         "calibration": calibration(answers),
-    }  # fmt: skip
+    }
 
 
 def _rates(answers: list[Answer], of: str, belongs: Callable[[Answer], bool]) -> dict[str, Any]:
     chosen = [answer for answer in answers if belongs(answer)]
     wrong = sum(not answer.right for answer in chosen)
     wrong_without_stress = sum(not answer.right_without_stress for answer in chosen)
-    return {"of": of, "words": len(chosen), "wrong": percent(wrong, len(chosen)),
-            "wrong_without_stress": percent(wrong_without_stress, len(chosen))}  # fmt: skip
+    return {
+        "of": of,
+        "words": len(chosen),
+        "wrong": percent(wrong, len(chosen)),
+        "wrong_without_stress": percent(wrong_without_stress, len(chosen)),
+    }
 
 
 def confusions(answers: Iterable[Answer]) -> list[dict[str, Any]]:
@@ -143,18 +150,27 @@ def answers_of(trained: TrainedModel, data: Path) -> list[Answer]:
 
 def tables(found: dict[str, Any]) -> str:
     """The analysis as the sections of a card."""
-    rates = [_row(row["of"], f"{row['words']:,}", f"{row['wrong']:.1f} %", f"{row['wrong_without_stress']:.1f} %")
-             for row in (*found["by_length"], *found["by_kind"])]  # fmt: skip
+    rates = [
+        _row(row["of"], f"{row['words']:,}", f"{row['wrong']:.1f} %", f"{row['wrong_without_stress']:.1f} %")
+        for row in (*found["by_length"], *found["by_kind"])
+    ]
     confused = [_row(row["wanted"], row["said"], str(row["times"])) for row in found["confusions"]]
     bins = [
-        _row(f"{row['from']:g} to {row['to']:g}", f"{row['words']:,}", f"{row['mean_probability']:.1f} %",
-             f"{row['right']:.1f} %")
+        _row(
+            f"{row['from']:g} to {row['to']:g}",
+            f"{row['words']:,}",
+            f"{row['mean_probability']:.1f} %",
+            f"{row['right']:.1f} %",
+        )
         for row in found["calibration"]["bins"]
-    ]  # fmt: skip
+    ]
     return TEMPLATE.format(
-        rates="\n".join(rates), confused="\n".join(confused), bins="\n".join(bins),
-        error=f"{found['calibration']['expected_error']:.1f}", nothing=NOTHING,
-    )  # fmt: skip
+        rates="\n".join(rates),
+        confused="\n".join(confused),
+        bins="\n".join(bins),
+        error=f"{found['calibration']['expected_error']:.1f}",
+        nothing=NOTHING,
+    )
 
 
 def _row(*cells: str) -> str:

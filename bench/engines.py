@@ -39,9 +39,13 @@ class OurEngine:
         from service.engine.engine import Engine, EngineSettings
 
         settings = EngineSettings(
-            provider="cpu", precision=precision, threads=threads, lanes=lanes, max_queue_requests=4096,
+            provider="cpu",
+            precision=precision,
+            threads=threads,
+            lanes=lanes,
+            max_queue_requests=4096,
             max_queue_tokens=2**31,
-        )  # fmt: skip
+        )
         self.service = Engine(read_bundle(bundle), settings)
         self.service.start()
 

@@ -110,12 +110,14 @@ def attention(threads: int, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for sweep, expected in (("length", 2), ("width", 1)):
         times = {value: taken for (name, value), taken in best.items() if name == sweep}
-        rows.append({
-            "sweep": sweep,
-            "ms": {str(value): round(1e3 * taken, 3) for value, taken in times.items()},
-            "exponent": round(exponent(times), 2),
-            "expected": expected,
-        })  # fmt: skip
+        rows.append(
+            {
+                "sweep": sweep,
+                "ms": {str(value): round(1e3 * taken, 3) for value, taken in times.items()},
+                "exponent": round(exponent(times), 2),
+                "expected": expected,
+            }
+        )
         print("self-attention grows with {sweep}^{exponent} (by the table: ^{expected})".format(**rows[-1]))
     return rows
 

@@ -30,14 +30,25 @@ def marian_config(config: Any) -> dict[str, Any]:
     if (config.norm, config.score, config.tied, config.bias) != ("post", "dot", "three", True):
         raise ValueError("only a post-norm model with dot products, biases and one vocabulary is a Marian model.")
     return {
-        "vocab_size": config.target_vocab, "d_model": config.d_model, "activation_function": config.activation,
-        "encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.heads, "decoder_attention_heads": config.heads,
-        "encoder_ffn_dim": config.d_ff, "decoder_ffn_dim": config.d_ff, "max_position_embeddings": config.max_length,
-        "scale_embedding": True, "static_position_embeddings": True, "dropout": 0.0,
-        "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS,
+        "vocab_size": config.target_vocab,
+        "d_model": config.d_model,
+        "activation_function": config.activation,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.heads,
+        "decoder_attention_heads": config.heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "max_position_embeddings": config.max_length,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "dropout": 0.0,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
         "forced_eos_token_id": None,
-    }  # fmt: skip
+    }
 
 
 def marian_weights(model: Any) -> dict[str, Any]:
@@ -122,10 +133,17 @@ class GenerateEngine:
         padded = self._torch.tensor([row + [PAD] * (longest - len(row)) for row in ids])
         with self._torch.inference_mode():
             found = self._model.generate(
-                input_ids=padded, attention_mask=(padded != PAD).long(), num_beams=beam_size, do_sample=False,
-                min_new_tokens=length, max_new_tokens=length, length_penalty=1.0, bad_words_ids=None,
-                return_dict_in_generate=True, output_scores=scores and beam_size > 1,
-            )  # fmt: skip
+                input_ids=padded,
+                attention_mask=(padded != PAD).long(),
+                num_beams=beam_size,
+                do_sample=False,
+                min_new_tokens=length,
+                max_new_tokens=length,
+                length_penalty=1.0,
+                bad_words_ids=None,
+                return_dict_in_generate=True,
+                output_scores=scores and beam_size > 1,
+            )
         totals = found.sequences_scores.tolist() if scores and beam_size > 1 else [0.0] * len(sources)
         rows = found.sequences[:, 1:].tolist()
         return [Answer(tuple(row), total) for row, total in zip(rows, totals, strict=True)]

@@ -33,9 +33,18 @@ def run(out: Path, model: str, precision: str) -> dict[str, Any]:
     work.mkdir(parents=True, exist_ok=True)
     checkpoint = out / ASSETS / model / "checkpoints/checkpoint_best.pt"
     attendant(
-        "import", "fairseq", checkpoint, "--dict-source", data / "dict.roman.txt", "--dict-target",
-        data / "dict.nqo.txt", "--bpe-codes", data / "bpe.code", "--out", work / "run",
-    )  # fmt: skip
+        "import",
+        "fairseq",
+        checkpoint,
+        "--dict-source",
+        data / "dict.roman.txt",
+        "--dict-target",
+        data / "dict.nqo.txt",
+        "--bpe-codes",
+        data / "bpe.code",
+        "--out",
+        work / "run",
+    )
     trained = load_trained(work / "run")
     lines = out / ASSETS / "test_data/diane_parallel_002"
     pairs = [
@@ -45,9 +54,14 @@ def run(out: Path, model: str, precision: str) -> dict[str, Any]:
     ]
     (work / "samples.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs[:SAMPLES]), encoding="utf-8")
     attendant(
-        "export", work / "run", "--out", work / "bundle", "--samples", work / "samples.tsv",
+        "export",
+        work / "run",
+        "--out",
+        work / "bundle",
+        "--samples",
+        work / "samples.tsv",
         *(["--precision", precision] if precision != "both" else []),
-    )  # fmt: skip
+    )
     asked = pairs[SAMPLES : SAMPLES + SCORED]
     outputs = ask(work / "bundle", [source for source, _ in asked])
     return measure(outputs, [[target] for _, target in asked], trained.target, None)

@@ -123,13 +123,15 @@ def measure() -> list[dict[str, Any]]:
     for name, session in sessions.items():
         together = session.run(None, {"x": x})[0]
         alone = [session.run(None, {"x": x[i : i + 1]})[0][0] for i in range(len(x))]
-        results.append({
-            "kind": name,
-            "milliseconds": {str(rows): round(1e3 * seconds, 2) for rows, seconds in best[name].items()},
-            "gops_at_64_rows": round(2 * 64 * sum(w.size for w in weights) / best[name][64] / 1e9),
-            "error": round(float(np.abs(together - exact).max() / np.abs(exact).max()), 4),
-            "batch_exact": all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True)),
-        })  # fmt: skip
+        results.append(
+            {
+                "kind": name,
+                "milliseconds": {str(rows): round(1e3 * seconds, 2) for rows, seconds in best[name].items()},
+                "gops_at_64_rows": round(2 * 64 * sum(w.size for w in weights) / best[name][64] / 1e9),
+                "error": round(float(np.abs(together - exact).max() / np.abs(exact).max()), 4),
+                "batch_exact": all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True)),
+            }
+        )
     return results
 
 

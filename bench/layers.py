@@ -101,12 +101,14 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     rows = []
     for name in NAMES:
         times = {n: best[name, n] for n in LENGTHS}
-        rows.append({
-            "layer": name,
-            "ms": {str(n): round(1e3 * taken, 3) for n, taken in times.items()},
-            "million_operations": {str(n): round(operations(name, n) / 1e6, 3) for n in LENGTHS},
-            "exponent": round(exponent({n: times[n] for n in LENGTHS[-5:]}), 2),  # fitted to the last three
-        })  # fmt: skip
+        rows.append(
+            {
+                "layer": name,
+                "ms": {str(n): round(1e3 * taken, 3) for n, taken in times.items()},
+                "million_operations": {str(n): round(operations(name, n) / 1e6, 3) for n in LENGTHS},
+                "exponent": round(exponent({n: times[n] for n in LENGTHS[-5:]}), 2),  # fitted to the last three
+            }
+        )
         print(f"{name}: {rows[-1]['ms']} ms, growing with length^{rows[-1]['exponent']} at the end")
     return rows
 
@@ -141,8 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = measure(options.rounds)
-    write_record(options.out, "bench.layers", rows, width=WIDTH, heads=HEADS, kernel=KERNEL,
-                 torch=torch.__version__)  # fmt: skip
+    write_record(options.out, "bench.layers", rows, width=WIDTH, heads=HEADS, kernel=KERNEL, torch=torch.__version__)
     draw(rows, options.plot)
 
 

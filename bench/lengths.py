@@ -19,12 +19,10 @@ SETTINGS = (("1 request, greedy", 1, 1), ("1 request, beam 4", 1, 4), ("8 reques
 
 def works(lengths: tuple[int, ...] = LENGTHS) -> list[Work]:
     return [
-        Work(
-            name=f"{name}, {length} tokens", requests=requests, beam_size=beam, source_length=length, length=length
-        )
+        Work(name=f"{name}, {length} tokens", requests=requests, beam_size=beam, source_length=length, length=length)
         for length in lengths
         for name, requests, beam in SETTINGS
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:

@@ -278,13 +278,20 @@ def main() -> None:
         parser.error("--clients and --rate take a number above 0.")
     texts = options.texts.read_text(encoding="utf-8").splitlines() if options.texts else []
     mix = Mix(
-        longest=options.longest, beams=tuple(options.beams), max_length=options.max_length or None,
-        stream=options.stream, texts=tuple(texts), seed=options.seed,
-    )  # fmt: skip
-    load = Load(
-        clients=options.clients, rate=options.rate, requests=options.requests, seconds=options.seconds,
+        longest=options.longest,
+        beams=tuple(options.beams),
+        max_length=options.max_length or None,
+        stream=options.stream,
+        texts=tuple(texts),
         seed=options.seed,
-    )  # fmt: skip
+    )
+    load = Load(
+        clients=options.clients,
+        rate=options.rate,
+        requests=options.requests,
+        seconds=options.seconds,
+        seed=options.seed,
+    )
     found = asyncio.run(run_load(options.port, mix, load))
     print(show(found))
     if options.out:

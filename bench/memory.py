@@ -81,8 +81,10 @@ def main() -> None:
         weights = (variant.graphs["step"].parent / "weights.bin").stat().st_size / 1e6
         rows.append({"variant": name, "weights_mb": weights, **found})
         after = ", ".join(f"{value:.0f}" for value in found["after"].values())
-        print(f"{name}: weights {weights:.1f} MB; process {found['before']:.0f} MB, loaded {found['loaded']:.0f} MB; "
-              f"after each tenth of {options.requests:,} requests {after} MB")  # fmt: skip
+        print(
+            f"{name}: weights {weights:.1f} MB; process {found['before']:.0f} MB, loaded {found['loaded']:.0f} MB; "
+            f"after each tenth of {options.requests:,} requests {after} MB"
+        )
     if options.out:
         write_json(options.out, {**facts("bench.memory"), "requests": options.requests, "variants": rows})
 

@@ -74,9 +74,12 @@ def against_ctranslate2(
 
 
 def race(
-    workers: Sequence[Worker], works: Sequence[Work], vocabulary: int, seconds: float,
+    workers: Sequence[Worker],
+    works: Sequence[Work],
+    vocabulary: int,
+    seconds: float,
     show: Callable[[str], None] = print,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Rounds of all works by all workers until the seconds are over, or a few; a row for each work."""
     asked = {work: work.sources(vocabulary) for work in works}
     repeats = {}

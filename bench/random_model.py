@@ -4,7 +4,7 @@
 
 The default is the paper's base model with a vocabulary of 32,000. The weights come from a seed. As they are drawn by
 training's initialisation a model repeats one token for ever; here the sub-layers are scaled so that its answers go on
-changing, and the logits so that the likeliest token leads the next by more than rounding.
+changing, and the logits so that the most probable token leads the next by more than rounding.
 
 Token i is called `t<i>`, so a text's ids can be read from it. Padding and start have no weights at all. The end token
 has none either, so that it never comes by itself and a length can be forced; with --ending (`bench.ending`) every
@@ -66,10 +66,17 @@ class Shape:
     @property
     def config(self) -> ModelConfig:
         return ModelConfig(
-            source_vocab=self.vocabulary, target_vocab=self.vocabulary, shared_vocab=True, tie="three",
-            d_model=self.d_model, d_ff=self.d_ff, heads=self.heads, encoder_layers=self.layers,
-            decoder_layers=self.layers, max_length=self.max_length,
-        ).validate()  # fmt: skip
+            source_vocab=self.vocabulary,
+            target_vocab=self.vocabulary,
+            shared_vocab=True,
+            tie="three",
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            heads=self.heads,
+            encoder_layers=self.layers,
+            decoder_layers=self.layers,
+            max_length=self.max_length,
+        ).validate()
 
 
 BASE = Shape()
@@ -175,15 +182,22 @@ def short_certificate(trained: checkpoint.TrainedModel) -> dict[str, Any]:
         source = random_ids(rng, int(length), trained.config.source_vocab)
         answer = reference.greedy(trained.model, source, max_length=6)
         first = np.array(reference.next_logprobs(trained.model, source, ()))
-        likeliest = np.argsort(-first, kind="stable")[:5]
+        best = np.argsort(-first, kind="stable")[:5]
         found = {
-            "ids": list(answer.ids), "logprobs": list(answer.logprobs), "score": answer.score(1.0),
+            "ids": list(answer.ids),
+            "logprobs": list(answer.logprobs),
+            "score": answer.score(1.0),
             "finish_reason": answer.finish_reason,
-        }  # fmt: skip
-        samples.append({
-            "source": text(source), "source_ids": source, "greedy": found, "beam": found,
-            "next_token": {"ids": likeliest.tolist(), "logprobs": first[likeliest].tolist()},
-        })  # fmt: skip
+        }
+        samples.append(
+            {
+                "source": text(source),
+                "source_ids": source,
+                "greedy": found,
+                "beam": found,
+                "next_token": {"ids": best.tolist(), "logprobs": first[best].tolist()},
+            }
+        )
     return {"torch": torch.__version__, "beam_size": 1, "length_penalty": 1.0, "samples": samples}
 
 

@@ -92,23 +92,45 @@ def _precisions(row: dict[str, Any]) -> list[str]:
 
 def serving(record: Record) -> str:
     goals = [
-        [row["name"], row["ours"], row["theirs"], f"{row['ratio']}x", f"{row['goal']:g}x",
-         verdict(row["ratio"], row["goal"])]
+        [
+            row["name"],
+            row["ours"],
+            row["theirs"],
+            f"{row['ratio']}x",
+            f"{row['goal']:g}x",
+            verdict(row["ratio"], row["goal"]),
+        ]
         for row in record["goals"]
-    ]  # fmt: skip
+    ]
     body = [
         [
-            row["load"], row["server"] + (f", {row['way']}" if "way" in row else ""), row["requests_per_second"],
-            row["tokens_per_second"], *row["latency_ms"].values(), row["first_token_ms"]["p50"],
-            row["first_token_ms"]["p99"], sum(row["errors"].values()), row["mean_target_tokens"],
+            row["load"],
+            row["server"] + (f", {row['way']}" if "way" in row else ""),
+            row["requests_per_second"],
+            row["tokens_per_second"],
+            *row["latency_ms"].values(),
+            row["first_token_ms"]["p50"],
+            row["first_token_ms"]["p99"],
+            sum(row["errors"].values()),
+            row["mean_target_tokens"],
             round(row["memory"]["peak"] / 1e6) if "memory" in row else None,
         ]
         for row in record["rows"]
-    ]  # fmt: skip
+    ]
     heads = [
-        "load", "server", "requests/s", "tokens/s", "p50, ms", "p95", "p99", "first token p50", "p99", "errors",
-        "tokens an answer", "peak MB",
-    ]  # fmt: skip
+        "load",
+        "server",
+        "requests/s",
+        "tokens/s",
+        "p50, ms",
+        "p95",
+        "p99",
+        "first token p50",
+        "p99",
+        "errors",
+        "tokens an answer",
+        "peak MB",
+    ]
     tried = [[row["way"], row["requests_per_second"], row["latency_ms"]["p99"]] for row in record["tried"]]
     complaints = [
         f"- {row['server']}, {row['load']}: {row['held_up_by_generator']}."
@@ -133,11 +155,18 @@ def serving(record: Record) -> str:
 def roofline(record: Record) -> str:
     limits = record["limits"]
     body = [
-        [row["precision"], row["rows"], row["step_ms"], row["stream_ms"], row["multiply_ms"], f"{row['times_limit']}x",
-         f"{row['goal']:g}x" if row["goal"] else "",
-         verdict(row["times_limit"], row["goal"], most=True) if row["goal"] else ""]
+        [
+            row["precision"],
+            row["rows"],
+            row["step_ms"],
+            row["stream_ms"],
+            row["multiply_ms"],
+            f"{row['times_limit']}x",
+            f"{row['goal']:g}x" if row["goal"] else "",
+            verdict(row["times_limit"], row["goal"], most=True) if row["goal"] else "",
+        ]
         for row in record["rows"]
-    ]  # fmt: skip
+    ]
     heads = ["precision", "rows", "step, ms", "its weights from memory, ms", "its multiply-adds, ms", "over the larger"]
     shares = [
         [row["precision"], row["rows"], ", ".join(f"{o['operator']} {o['share']:.0%}" for o in row["operators"][:7])]
@@ -160,10 +189,13 @@ def roofline(record: Record) -> str:
 def growth(record: Record) -> str:
     body = [[row["sweep"], row["value"], row["ms"], row["peak_mb"], row["loaded_mb"]] for row in record["rows"]]
     attention = [
-        [f"{row['sweep']}^{row['expected']}", f"{row['sweep']}^{row['exponent']}",
-         ", ".join(f"{value}: {number(taken_ms)}" for value, taken_ms in row["ms"].items())]
+        [
+            f"{row['sweep']}^{row['expected']}",
+            f"{row['sweep']}^{row['exponent']}",
+            ", ".join(f"{value}: {number(taken_ms)}" for value, taken_ms in row["ms"].items()),
+        ]
         for row in record["attention"]
-    ]  # fmt: skip
+    ]
     parts = [
         "One size at a time, from the same point: one request, greedy, source 20, 24 forced target tokens, 6 layers, "
         f"width 512, in {record['rows'][0]['precision']}."
@@ -181,10 +213,14 @@ def growth(record: Record) -> str:
 
 def embedded(record: Record) -> str:
     body = [
-        [row["name"], f"{number(row['value'])} {row['unit']}", f"{row['sense']} {number(row['goal'])}",
-         verdict(row["value"], row["goal"], most=row["sense"] != "at least")]
+        [
+            row["name"],
+            f"{number(row['value'])} {row['unit']}",
+            f"{row['sense']} {number(row['goal'])}",
+            verdict(row["value"], row["goal"], most=row["sense"] != "at least"),
+        ]
         for row in record["rows"]
-    ]  # fmt: skip
+    ]
     loads = [
         [name, load["load"], load["requests_per_second"], load["latency_ms"]["p50"], load["latency_ms"]["p99"]]
         for name in ("served", "bare")
@@ -200,10 +236,14 @@ def huggingface(record: Record) -> str:
     rows = record["rows"]
     kinds = [kind for kind in rows[0]["by_precision"] if kind != "ours"]
     body = [
-        [row["name"], *(row["by_precision"][kind]["fp32"] for kind in kinds),
-         " / ".join(number(value) for value in row["by_precision"]["ours"].values()), f"{row['ratio']}x"]
+        [
+            row["name"],
+            *(row["by_precision"][kind]["fp32"] for kind in kinds),
+            " / ".join(number(value) for value in row["by_precision"]["ours"].values()),
+            f"{row['ratio']}x",
+        ]
         for row in rows
-    ]  # fmt: skip
+    ]
     text = (
         "The same weights as a Marian model, with Hugging Face's `generate`, on torch and on onnxruntime, in f32.\n\n"
     )
@@ -213,10 +253,16 @@ def huggingface(record: Record) -> str:
 
 def peers(record: Record) -> str:
     body = [
-        [row["requests"], row["beam_size"], row["source_length"], row["length"], f"{row['same']} of {row['requests']}",
-         f"{row['score_distance']:.1e}"]
+        [
+            row["requests"],
+            row["beam_size"],
+            row["source_length"],
+            row["length"],
+            f"{row['same']} of {row['requests']}",
+            f"{row['score_distance']:.1e}",
+        ]
         for row in record["rows"]
-    ]  # fmt: skip
+    ]
     heads = ["requests", "beam", "source tokens", "target tokens", "same tokens", "largest distance of a score"]
     return f"{table(heads, body)}\n\n{taken(record)}"
 

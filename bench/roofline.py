@@ -191,15 +191,17 @@ def measure(bundle: Bundle, threads: int, rounds: int) -> tuple[dict[str, Any], 
                 "multiply_ms": 1e3 * 2 * parameters * rows / rates[precision],
             }
             taken = 1e3 * best["step", precision, rows]
-            found.append({
-                "precision": precision,
-                "rows": rows,
-                "step_ms": round(taken, 3),
-                **{name: round(value, 3) for name, value in limits.items()},
-                "times_limit": round(taken / max(limits.values()), 2),
-                "goal": GOAL if rows in GOAL_ROWS else None,
-                "operators": operators(bundle, precision, rows, threads, rounds),
-            })  # fmt: skip
+            found.append(
+                {
+                    "precision": precision,
+                    "rows": rows,
+                    "step_ms": round(taken, 3),
+                    **{name: round(value, 3) for name, value in limits.items()},
+                    "times_limit": round(taken / max(limits.values()), 2),
+                    "goal": GOAL if rows in GOAL_ROWS else None,
+                    "operators": operators(bundle, precision, rows, threads, rounds),
+                }
+            )
     machine = {
         "bandwidth_gb_s": round(bandwidth / 1e9, 2),
         **{f"{precision}_gop_s": round(rate / 1e9, 1) for precision, rate in rates.items()},

@@ -85,10 +85,16 @@ def headline(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     found = []
     for what, unit, mine, others, goal in (rate, tail):
         ratio = mine / others if what == "requests_per_second" else others / mine
-        found.append({
-            "name": f"{name} over HTTP, {what.replace('_', ' ')}", "ours": mine, "theirs": others,
-            "ratio": round(ratio, 2), "goal": goal, "unit": unit,
-        })  # fmt: skip
+        found.append(
+            {
+                "name": f"{name} over HTTP, {what.replace('_', ' ')}",
+                "ours": mine,
+                "theirs": others,
+                "ratio": round(ratio, 2),
+                "goal": goal,
+                "unit": unit,
+            }
+        )
     return found
 
 

@@ -48,9 +48,16 @@ class TorchTransformer(nn.Module):
         super().__init__()
         self.source, self.target = (nn.Embedding(n, config.d_model) for n in (config.source_vocab, config.target_vocab))
         self.layers = nn.Transformer(
-            config.d_model, config.heads, config.encoder_layers, config.decoder_layers, config.d_ff, config.dropout,
-            config.activation, batch_first=True, norm_first=config.norm == "pre",
-        )  # fmt: skip
+            config.d_model,
+            config.heads,
+            config.encoder_layers,
+            config.decoder_layers,
+            config.d_ff,
+            config.dropout,
+            config.activation,
+            batch_first=True,
+            norm_first=config.norm == "pre",
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(config.d_model, config.target_vocab, bias=False)
         self.output.weight = self.target.weight
@@ -129,9 +136,12 @@ def compare(tsv: Path) -> dict[str, Any]:
 
 
 def race(
-    ours: nn.Module, theirs: nn.Module, our_batches: Iterator[Batch], their_batches: Iterator[Batch],
+    ours: nn.Module,
+    theirs: nn.Module,
+    our_batches: Iterator[Batch],
+    their_batches: Iterator[Batch],
     config: TrainConfig,
-) -> dict[str, list[float]]:  # fmt: skip
+) -> dict[str, list[float]]:
     update_ours = updates(ours, make_optimizer(ours, config), config.label_smoothing)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-4, betas=(config.beta1, config.beta2), eps=config.epsilon)
     update_theirs = updates(theirs, adam, config.label_smoothing)

@@ -32,8 +32,12 @@ def make_certificate(trained: TrainedModel, texts: list[str]) -> dict[str, Any]:
     samples = [_sample(trained, by_length[i]) for i in picked]
     limit = longest_answer(trained)
     return {
-        "torch": torch.__version__, "beam_size": BEAM, "length_penalty": 1.0, "max_length": limit, "samples": samples
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "beam_size": BEAM,
+        "length_penalty": 1.0,
+        "max_length": limit,
+        "samples": samples,
+    }
 
 
 def longest_answer(trained: TrainedModel) -> int:

@@ -14,10 +14,19 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE")
     parser.add_argument("--name", metavar="NAME", help="what the service calls the model (default: the run's name)")
     parser.add_argument("--fp16", action="store_true", help="add a half-precision variant, for CUDA")
-    parser.add_argument("--precision", action="append", choices=("fp32", "int8", "fp16"), metavar="P", help=(
-        "a variant to write: fp32, int8 or fp16; may be repeated (default: fp32 and int8)"))  # fmt: skip
-    parser.add_argument("--samples", type=Path, metavar="TSV", help=(
-        "lines of source<TAB>target to calibrate and prove with (default: the run's own)"))  # fmt: skip
+    parser.add_argument(
+        "--precision",
+        action="append",
+        choices=("fp32", "int8", "fp16"),
+        metavar="P",
+        help=("a variant to write: fp32, int8 or fp16; may be repeated (default: fp32 and int8)"),
+    )
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        metavar="TSV",
+        help=("lines of source<TAB>target to calibrate and prove with (default: the run's own)"),
+    )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
     options = parser.parse_args(arguments)
 

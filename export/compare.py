@@ -88,9 +88,14 @@ def rounding_allowance(tolerance: float, single: Array, double: Array) -> float:
 
 
 def check_int8_values(
-    runner: Runner, graphs: dict[str, Path], model: Transformer, calibration: Calibration, int8_caches: bool,
-    answers: list[tuple[list[int], list[int]]], limit: int | None = None,
-) -> Iterator[str]:  # fmt: skip
+    runner: Runner,
+    graphs: dict[str, Path],
+    model: Transformer,
+    calibration: Calibration,
+    int8_caches: bool,
+    answers: list[tuple[list[int], list[int]]],
+    limit: int | None = None,
+) -> Iterator[str]:
     """Levels, log-probabilities and attention against the int8 reference: over the grid, then along greedy answers.
 
     `answers` are source and target ids, as the graphs decode them up to a limit of tokens: each token must be the

@@ -111,15 +111,21 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
         (
             Value("logprobs", "float32", ("batch", "target", "target_vocab"), "of the token after each position"),
             Value(
-                "encoder_attention", "real", ("batch", "encoder_layers", "heads", "source", "source"),
+                "encoder_attention",
+                "real",
+                ("batch", "encoder_layers", "heads", "source", "source"),
                 "attention weights of the encoder",
             ),
             Value(
-                "decoder_attention", "real", ("batch", "decoder_layers", "heads", "target", "target"),
+                "decoder_attention",
+                "real",
+                ("batch", "decoder_layers", "heads", "target", "target"),
                 "attention weights of the decoder over its own tokens",
             ),
             Value(
-                "cross_attention", "real", ("batch", "decoder_layers", "heads", "target", "source"),
+                "cross_attention",
+                "real",
+                ("batch", "decoder_layers", "heads", "target", "source"),
                 "attention weights of the decoder over the source",
             ),
         ),
@@ -135,7 +141,7 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
     ),
     "fast_encoder": ENCODER,
     "fast_step": (STEP[0], (*STEP[1], *KEPT)),
-}  # fmt: skip
+}
 REQUIRED = ("encoder", "step", "full", "merge")  # the fast graphs are optional: see export.fast.can_be_fast
 
 

@@ -41,9 +41,14 @@ def graphs_of(variant: str, config: ModelConfig) -> list[str]:
 
 
 def build_variant_graph(
-    variant: str, graph: str, config: ModelConfig, weights: dict[str, Array], calibration: dict[str, Range],
-    store: WeightStore | None = None, location: str = "",
-) -> onnx.ModelProto:  # fmt: skip
+    variant: str,
+    graph: str,
+    config: ModelConfig,
+    weights: dict[str, Array],
+    calibration: dict[str, Range],
+    store: WeightStore | None = None,
+    location: str = "",
+) -> onnx.ModelProto:
     precision = PRECISIONS[variant]
     fast = graph.startswith("fast_")
     if precision.quantized:

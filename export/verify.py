@@ -136,9 +136,7 @@ def check_facts(bundle: Bundle, trained: TrainedModel) -> Iterator[str]:
 
 def check_interface(runner: Runner, variant: str) -> Iterator[str]:
     real = PRECISIONS[variant].real
-    kinds = {
-        "int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)", "int8": "tensor(int8)"
-    }  # fmt: skip
+    kinds = {"int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)", "int8": "tensor(int8)"}
     for graph, session in runner.sessions.items():
         cache = (PRECISIONS[variant].fast_cache if graph.startswith("fast_") else "") or real
         for side, wanted, found in (

@@ -145,9 +145,13 @@ def checkpoint_path(run: Path, step: int, kind: str = "step") -> Path:
 
 
 def save_training(
-    run: Path, step: int, model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, Any],
+    run: Path,
+    step: int,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
     ema: dict[str, Tensor] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """A checkpoint from which training goes on exactly as if it had not stopped."""
 
     def fill(directory: Path) -> None:

@@ -10,9 +10,14 @@ from model.errors import ConfigError, InterruptedRunError, UserError
 
 
 def data(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("corpus", choices=["g2p", "tagging", "sentiment", "spelling"], help=(
-        "g2p: English words to phones (the default model's); small ones, made up: tagging (an output as long as "
-        "the input), sentiment (one label), spelling (digits to words, of any length)"))  # fmt: skip
+    parser.add_argument(
+        "corpus",
+        choices=["g2p", "tagging", "sentiment", "spelling"],
+        help=(
+            "g2p: English words to phones (the default model's); small ones, made up: tagging (an output as long as "
+            "the input), sentiment (one label), spelling (digits to words, of any length)"
+        ),
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     options = parser.parse_args(arguments)
     if options.corpus == "g2p":
@@ -56,11 +61,17 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     from model.train import train as run_training
 
     plan = Plan(
-        data=options.data or options.distilled / teachers.PAIRS, distilled=options.distilled, valid=options.valid,
-        out=options.out, model=model, train=training,
-        source_tokenizer=options.source_tokenizer or "chars", target_tokenizer=options.target_tokenizer or "chars",
-        shared_tokenizer=options.tokenizer, resume=options.resume,
-    )  # fmt: skip
+        data=options.data or options.distilled / teachers.PAIRS,
+        distilled=options.distilled,
+        valid=options.valid,
+        out=options.out,
+        model=model,
+        train=training,
+        source_tokenizer=options.source_tokenizer or "chars",
+        target_tokenizer=options.target_tokenizer or "chars",
+        shared_tokenizer=options.tokenizer,
+        resume=options.resume,
+    )
     try:
         result = run_training(plan)
     except KeyboardInterrupt:
@@ -76,8 +87,14 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
 def distill(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("teachers", nargs="+", type=Path, metavar="RUN", help="trained models with the same tokenizers")
     parser.add_argument("--data", required=True, type=Path, metavar="TSV", help="what they were trained on")
-    parser.add_argument("--words", nargs="+", default=[], type=Path, metavar="FILE", help=(
-        "sources without a target, one a line, that the teachers label"))  # fmt: skip
+    parser.add_argument(
+        "--words",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help=("sources without a target, one a line, that the teachers label"),
+    )
     parser.add_argument(
         "--held-out", nargs="+", default=[], type=Path, metavar="TSV", help="never label a source of these"
     )
@@ -99,9 +116,14 @@ def distill(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def plot(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("what", choices=["history", "positions", "attention"], help=(
-        "history: loss and learning rate of a run; positions: the sinusoidal encoding; "
-        "attention: where each head of a trained model looks, for one source"))  # fmt: skip
+    parser.add_argument(
+        "what",
+        choices=["history", "positions", "attention"],
+        help=(
+            "history: loss and learning rate of a run; positions: the sinusoidal encoding; "
+            "attention: where each head of a trained model looks, for one source"
+        ),
+    )
     parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="not for positions")
     parser.add_argument("--source", metavar="TEXT", help="for attention: what to read")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")

@@ -144,9 +144,13 @@ class EncodedCorpus:
 
 
 def epoch_batches(
-    corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int, one_target: bool = False,
+    corpus: EncodedCorpus,
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    one_target: bool = False,
     teachers: TeacherDistributions | None = None,
-) -> Iterator[Batch]:  # fmt: skip
+) -> Iterator[Batch]:
     """Every pair once, in batches of about one length, in an order that depends on seed and epoch.
 
     With `one_target`, one pair of each source; with `teachers`, their distributions beside each batch.

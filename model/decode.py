@@ -41,9 +41,12 @@ class Stepper(Protocol):
 
 
 def decode_all(
-    model: Transformer, sources: list[list[int]], beam_size: int = 1, length_penalty: float = 1.0,
+    model: Transformer,
+    sources: list[list[int]],
+    beam_size: int = 1,
+    length_penalty: float = 1.0,
     max_length: int | None = None,
-) -> list[list[int]]:  # fmt: skip
+) -> list[list[int]]:
     """The best target of each source by a torch model (ids without start and end), in the order of the sources."""
     from model.stepper import TorchStepper  # torch is needed for torch models alone
 

@@ -84,8 +84,10 @@ def measure(outputs: list[str], references: list[list[str]], target: Tokenizer, 
     if pattern:
         rates = text_error_rates(outputs, references, target.pieces, pattern)
         report["ignoring"] = {
-            "pattern": ignore, "sequence_error_rate": rates.sequence, "token_error_rate": rates.token,
-        }  # fmt: skip
+            "pattern": ignore,
+            "sequence_error_rate": rates.sequence,
+            "token_error_rate": rates.token,
+        }
     return report | (_overlap(outputs, references) if target.is_running_text else {})
 
 

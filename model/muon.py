@@ -40,9 +40,15 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, matrices: Iterable[tuple[nn.Parameter, int]], others: Iterable[nn.Parameter], momentum: float,
-        betas: tuple[float, float], eps: float, weight_decay: float, dtype: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
+        self,
+        matrices: Iterable[tuple[nn.Parameter, int]],
+        others: Iterable[nn.Parameter],
+        momentum: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         matrices = list(matrices)
         self._dtype = dtype
         self._parts = [parts for _, parts in matrices]

@@ -20,21 +20,32 @@ def commands(run: Path) -> list[str]:
     """From the corpus to the run: its teachers, if it has some, the distillation, and the run itself."""
     config = checkpoint.read_config(run)
     distilled = config.get("distilled", {})
-    return [*(teacher["command"] for teacher in distilled.get("teachers", ())),
-            *([distilled["command"]] if distilled else []), train_command(config)]  # fmt: skip
+    return [
+        *(teacher["command"] for teacher in distilled.get("teachers", ())),
+        *([distilled["command"]] if distilled else []),
+        train_command(config),
+    ]
 
 
 def train_command(config: dict[str, Any]) -> str:
     preset, changed = nearest_preset(config)
-    data = f"--distilled {RUNS}/{config['distilled']['name']}" if "distilled" in config else (
-        f"--data {DATA}/{config['data']['train']['file']}")  # fmt: skip
+    data = (
+        f"--distilled {RUNS}/{config['distilled']['name']}"
+        if "distilled" in config
+        else (f"--data {DATA}/{config['data']['train']['file']}")
+    )
     kinds = {} if "distilled" in config else config["tokenizers"]
     flags = [f"--{name}-tokenizer {kind}".replace("--shared-", "--") for name, kind in kinds.items()]
     parts = [
-        "attendant train", f"--preset {preset}", data, f"--valid {DATA}/{config['data']['valid']['file']}",
-        f"--out {RUNS}/{config.get('run', preset)}", *flags,
-        *(f"--set {name}={_text(value)}" for name, value in changed.items()), "--resume",
-    ]  # fmt: skip
+        "attendant train",
+        f"--preset {preset}",
+        data,
+        f"--valid {DATA}/{config['data']['valid']['file']}",
+        f"--out {RUNS}/{config.get('run', preset)}",
+        *flags,
+        *(f"--set {name}={_text(value)}" for name, value in changed.items()),
+        "--resume",
+    ]
     return " ".join(parts)
 
 

@@ -35,7 +35,7 @@ def next_logprobs(model: Transformer, source: list[int], prefix: tuple[int, ...]
 
 
 def greedy(model: Transformer, source: list[int], max_length: int | None = None) -> Hypothesis:
-    """The likeliest token each time, up to max_length tokens, the end token included."""
+    """The most probable token each time, up to max_length tokens, the end token included."""
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     for _ in range(max_length or model.config.max_length):
@@ -49,9 +49,13 @@ def greedy(model: Transformer, source: list[int], max_length: int | None = None)
 
 
 def beam(
-    model: Transformer, source: list[int], beam_size: int, length_penalty: float = 1.0, num_hypotheses: int = 1,
+    model: Transformer,
+    source: list[int],
+    beam_size: int,
+    length_penalty: float = 1.0,
+    num_hypotheses: int = 1,
     max_length: int | None = None,
-) -> list[Hypothesis]:  # fmt: skip
+) -> list[Hypothesis]:
     """The best hypotheses, best first."""
     limit = max_length or model.config.max_length
     live = [Hypothesis((), (), "live")]

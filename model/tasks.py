@@ -22,9 +22,27 @@ BLAME = ["bad", "dull", "awful", "silly", "tired", "weak"]
 THINGS = ["plot", "film", "book", "song", "cast", "ending", "food", "room"]
 
 ONES = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-]  # fmt: skip
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
@@ -80,5 +98,7 @@ def spelled(number: int) -> str:
 
 
 TASKS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
-    "tagging": tagging, "sentiment": sentiment, "spelling": spelling,
-}  # fmt: skip
+    "tagging": tagging,
+    "sentiment": sentiment,
+    "spelling": spelling,
+}

@@ -197,9 +197,15 @@ class Trainer:
         (total, tokens, pairs), self.unlogged = self.unlogged.tolist(), np.zeros(3)
         rate = self.optimizer.param_groups[0]["lr"]
         self.history.add(
-            kind="train", step=self.at.step, epoch=self.at.epoch, loss=total / tokens, learning_rate=rate,
-            tokens=int(tokens), pairs=int(pairs), seconds=round(self.at.seconds, 3),
-        )  # fmt: skip
+            kind="train",
+            step=self.at.step,
+            epoch=self.at.epoch,
+            loss=total / tokens,
+            learning_rate=rate,
+            tokens=int(tokens),
+            pairs=int(pairs),
+            seconds=round(self.at.seconds, 3),
+        )
 
     def _save_and_validate(self, progress: TrainingProgress) -> None:
         """Validate the averaged weights, keep them if they are the best yet, and write a checkpoint."""

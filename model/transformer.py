@@ -135,9 +135,14 @@ class DecoderLayer(nn.Module):
         self.feed_residual = Residual(config)
 
     def forward(
-        self, x: Tensor, cache: LayerCache, mask: Tensor | None, source_mask: Tensor | None,
-        self_weights: list[Tensor] | None = None, cross_weights: list[Tensor] | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        cache: LayerCache,
+        mask: Tensor | None,
+        source_mask: Tensor | None,
+        self_weights: list[Tensor] | None = None,
+        cross_weights: list[Tensor] | None = None,
+    ) -> Tensor:
         """x (B, T, D) -> (B, T, D); the cache grows by T positions, the lists by the layer's attention weights."""
 
         def attend_target(x: Tensor) -> Tensor:

@@ -25,9 +25,14 @@ IGNORING = "_ignoring"  # ends the names of rates without what select_ignore mat
 
 class Validator:
     def __init__(
-        self, options: TrainConfig, corpus: EncodedCorpus, tsv: Path, source: Tokenizer, target: Tokenizer,
+        self,
+        options: TrainConfig,
+        corpus: EncodedCorpus,
+        tsv: Path,
+        source: Tokenizer,
+        target: Tokenizer,
         max_length: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.options, self.corpus, self.source, self.target = options, corpus, source, target
         self.references: dict[str, list[str]] = {}
         if options.select == "error":

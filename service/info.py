@@ -102,9 +102,12 @@ def _bundle_lines(bundle: Json) -> list[str]:
         f"{bundle['name']}: {bundle['directory']}, {_size(bundle['bytes'])}",
         _row("model", model),
         _row("vocabulary", f"{sizes['source_vocab']:,} source and {sizes['target_vocab']:,} target tokens"),
-        _row("limits", f"{limits['max_source_length']:,} source tokens, {limits['max_target_length']:,} target tokens "
-                       "with the end token"),
-    ]  # fmt: skip
+        _row(
+            "limits",
+            f"{limits['max_source_length']:,} source tokens, {limits['max_target_length']:,} target tokens "
+            "with the end token",
+        ),
+    ]
     for name, variant in bundle["variants"].items():
         tolerance = f"log-probabilities within {variant['tolerance']:g} of torch's"
         lines.append(_row(name, f"{_size(variant['bytes'])}, {tolerance}"))

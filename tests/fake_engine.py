@@ -52,9 +52,15 @@ def make_bundle(directory: Path, name: str = "fake", source: int = 16, target: i
     learn("chars", ["abcdefghijklmnopqrstuvwxyz'é"]).save(directory / "source.json")
     learn("words", [" ".join(PHONES)]).save(directory / "target.json")
     sizes = Sizes(
-        source_vocab=32, target_vocab=len(PHONES) + 4, d_model=16, d_ff=24, heads=2, encoder_layers=2,
-        decoder_layers=2, max_length=64,
-    )  # fmt: skip
+        source_vocab=32,
+        target_vocab=len(PHONES) + 4,
+        d_model=16,
+        d_ff=24,
+        heads=2,
+        encoder_layers=2,
+        decoder_layers=2,
+        max_length=64,
+    )
     return Bundle(
         directory=directory,
         name=name,

@@ -78,10 +78,17 @@ def oracle_greedy(
 
 
 def check_against(
-    imported: ImportedModel, texts: list[str], to_foreign: dict[int, int], forward: Forward,
-    encode: Callable[[str], list[int]], start: list[int], end: int, pad: int, blocked: list[int],
+    imported: ImportedModel,
+    texts: list[str],
+    to_foreign: dict[int, int],
+    forward: Forward,
+    encode: Callable[[str], list[int]],
+    start: list[int],
+    end: int,
+    pad: int,
+    blocked: list[int],
     source_to_foreign: dict[int, int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Source ids, greedy tokens, and log-probabilities of all tokens are the oracle's."""
     model = imported.load()
     ours = [encoding.ids for encoding in imported.source.encode_batch(texts)]
@@ -122,9 +129,15 @@ def greedy_after(model: torch.nn.Module, sources: list[list[int]], prefix: list[
 
 @torch.inference_mode()
 def compare_logprobs(
-    model: torch.nn.Module, sources: list[list[int]], targets: list[list[int]], prefix: list[int],
-    to_foreign: dict[int, int], logprobs: Tensor, skipped: int, blocked: set[int],
-) -> None:  # fmt: skip
+    model: torch.nn.Module,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    prefix: list[int],
+    to_foreign: dict[int, int],
+    logprobs: Tensor,
+    skipped: int,
+    blocked: set[int],
+) -> None:
     possible = [i for i, index in to_foreign.items() if i not in (PAD, BOS) and index not in blocked]
     possible = [i for i in possible if i == UNK or to_foreign[i] != to_foreign[UNK]]
     columns = [to_foreign[i] for i in possible]
@@ -172,7 +185,5 @@ class TorchTransformer(torch.nn.Module):
         x = self.src_tok_emb(source) * scale + self.positions[: source.shape[1]]
         y = self.tgt_tok_emb(target) * scale + self.positions[: target.shape[1]]
         causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-        out = self.transformer(
-            x, y, tgt_mask=causal, src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0
-        )  # fmt: skip
+        out = self.transformer(x, y, tgt_mask=causal, src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0)
         return self.generator(out)

@@ -43,9 +43,14 @@ def test_train_evaluate_and_plot(tsv: Path, tmp_path: Path, capsys: pytest.Captu
     assert run("plot", "attention", tmp_path / "run", "--source", "au", "--out", tmp_path / "plots") == 0
     drawn = {path.name for path in (tmp_path / "plots").iterdir()}
     assert drawn == {
-        "loss.png", "learning_rate.png", "position_curves.png", "position_heat_map.png", "attention_encoder.png",
-        "attention_decoder.png", "attention_cross.png",
-    }  # fmt: skip
+        "loss.png",
+        "learning_rate.png",
+        "position_curves.png",
+        "position_heat_map.png",
+        "attention_encoder.png",
+        "attention_decoder.png",
+        "attention_cross.png",
+    }
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
 
 

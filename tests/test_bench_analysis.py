@@ -47,8 +47,9 @@ def test_an_analysis_tells_lengths_names_confusions_and_calibration_apart() -> N
         (3, pytest.approx(200 / 3)),
     ]
     assert found["confusions"] == [
-        {"wanted": "EY", "said": "IY", "times": 2}, {"wanted": "IY", "said": "-", "times": 1},
-    ]  # fmt: skip
+        {"wanted": "EY", "said": "IY", "times": 2},
+        {"wanted": "IY", "said": "-", "times": 1},
+    ]
     bins = [(row["words"], row["right"]) for row in found["calibration"]["bins"]]
     assert bins == [(2, 0), (2, 50)]
     assert found["calibration"]["expected_error"] == pytest.approx((57.5 + 47.5) / 2)

@@ -173,9 +173,11 @@ class FakeWorker:
 def four(**changes: Any) -> list[Any]:
     ids = changes.get("ids", (7,))
     return [
-        FakeWorker("ours", "fp32", 0.4), FakeWorker("ctranslate2", "fp32", 0.6, ids),
-        FakeWorker("ours", "int8", 0.2, (8,)), FakeWorker("ctranslate2", "int8", 0.9, (9,)),
-    ]  # fmt: skip
+        FakeWorker("ours", "fp32", 0.4),
+        FakeWorker("ctranslate2", "fp32", 0.6, ids),
+        FakeWorker("ours", "int8", 0.2, (8,)),
+        FakeWorker("ctranslate2", "int8", 0.9, (9,)),
+    ]
 
 
 WORK = Work(name="one", requests=2, beam_size=1, goal=4.0)

@@ -20,11 +20,21 @@ BEST = {("ours", "fp32"): 0.2, ("ours", "int8"): 0.1, ("ctranslate2", "fp32"): 0
 
 def load_row(server: str, load: str, rate: float, p99: float, **more: Any) -> dict[str, Any]:
     return {
-        "server": server, "load": load, "answered": 9, "errors": {"HTTP 429": 2}, "seconds": 1.0,
-        "requests_per_second": rate, "tokens_per_second": 100.0, "mean_target_tokens": 20.0,
-        "latency_ms": {"p50": 10.0, "p95": 20.0, "p99": p99}, "first_token_ms": {"p50": 5.0, "p95": 6.0, "p99": 7.0},
-        "generator": {}, "held_up_by_generator": None, "memory": {"peak": 3e8}, **more,
-    }  # fmt: skip
+        "server": server,
+        "load": load,
+        "answered": 9,
+        "errors": {"HTTP 429": 2},
+        "seconds": 1.0,
+        "requests_per_second": rate,
+        "tokens_per_second": 100.0,
+        "mean_target_tokens": 20.0,
+        "latency_ms": {"p50": 10.0, "p95": 20.0, "p99": p99},
+        "first_token_ms": {"p50": 5.0, "p95": 6.0, "p99": 7.0},
+        "generator": {},
+        "held_up_by_generator": None,
+        "memory": {"peak": 3e8},
+        **more,
+    }
 
 
 @pytest.fixture
@@ -45,13 +55,22 @@ def results(tmp_path: Path) -> Path:
     write_record(tmp_path / "huggingface.json", "bench.huggingface", [row_of(work, slow, 3) for work in WORKS])
     served = [load_row("attendant", "32 clients", 50.0, 100.0), load_row("ctranslate2", "32 clients", 10.0, 300.0)]
     write_record(
-        tmp_path / "serving.json", "bench.serving", [*served, load_row("attendant", "8", 1.0, 1.0, way="streamed")],
-        goals=headline(served, "32 clients"), tried=[load_row("ctranslate2", "32 clients", 10.0, 300.0, way="int8")],
-    )  # fmt: skip
+        tmp_path / "serving.json",
+        "bench.serving",
+        [*served, load_row("attendant", "8", 1.0, 1.0, way="streamed")],
+        goals=headline(served, "32 clients"),
+        tried=[load_row("ctranslate2", "32 clients", 10.0, 300.0, way="int8")],
+    )
     step = {
-        "precision": "int8", "rows": 1, "step_ms": 2.0, "stream_ms": 1.5, "multiply_ms": 0.1, "times_limit": 1.33,
-        "goal": 1.5, "operators": [{"operator": "MatMul", "ms": 1.0, "share": 0.5}],
-    }  # fmt: skip
+        "precision": "int8",
+        "rows": 1,
+        "step_ms": 2.0,
+        "stream_ms": 1.5,
+        "multiply_ms": 0.1,
+        "times_limit": 1.33,
+        "goal": 1.5,
+        "operators": [{"operator": "MatMul", "ms": 1.0, "share": 0.5}],
+    }
     limits = {"bandwidth_gb_s": 20.0, "int8_gop_s": 280.0, "step_parameters": 38}
     write_record(tmp_path / "roofline.json", "bench.roofline", [step], limits=limits)
     attention = [{"sweep": "length", "ms": {"8": 1.0}, "exponent": 2.01, "expected": 2}]

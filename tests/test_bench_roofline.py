@@ -48,8 +48,10 @@ def test_shares_are_by_operator_largest_first_and_the_vocabulary_alone() -> None
     events.append({"cat": "Session", "name": "model_run", "dur": 5000})
     found = shares(events, 300, runs=2)
     assert [(row["operator"], row["ms"], row["share"]) for row in found] == [
-        ("MatMul, vocabulary", 0.3, 0.6), ("MatMul", 0.15, 0.3), ("Add", 0.05, 0.1),
-    ]  # fmt: skip
+        ("MatMul, vocabulary", 0.3, 0.6),
+        ("MatMul", 0.15, 0.3),
+        ("Add", 0.05, 0.1),
+    ]
 
 
 def test_the_profiler_names_the_operators_of_a_step(bundle: Bundle) -> None:

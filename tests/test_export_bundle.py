@@ -118,7 +118,7 @@ def test_graphs_share_their_weights(good: Path) -> None:
         (lambda d: edit(d, lambda m: m["files"].update({"/etc/passwd": "0"})), r"no plain path inside"),
         (lambda d: edit(d, lambda m: m["tokenizers"].update(source="nowhere")), r"uses nowhere, which is not among"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_bundle_is_refused_with_a_sentence_that_names_the_file(
     damage: Callable[[Path], object], sentence: str, copy: Path
 ) -> None:

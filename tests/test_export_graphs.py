@@ -23,9 +23,14 @@ from tests.conftest import FOREIGN, make_foreign_model, make_model, with_random_
 
 GRID = list(itertools.product(*(CHOICES[name] for name in ("score", "positions", "norm", "activation"))))
 SHAPES: list[dict[str, Any]] = [
-    {"bias": False}, {"bias": False, "norm": "pre"}, {"heads": 1}, {"heads": 8, "encoder_layers": 1},
-    {"decoder_layers": 3}, {"tie": "none"}, {"shared_vocab": True, "source_vocab": 11},
-]  # fmt: skip
+    {"bias": False},
+    {"bias": False, "norm": "pre"},
+    {"heads": 1},
+    {"heads": 8, "encoder_layers": 1},
+    {"decoder_layers": 3},
+    {"tie": "none"},
+    {"shared_vocab": True, "source_vocab": 11},
+]
 
 
 def session(model: Transformer, graph: str) -> ort.InferenceSession:
@@ -104,9 +109,9 @@ def decode(
         found[live, at] = outputs["logprobs"]
         for layer, side in itertools.product(range(sizes.decoder_layers), ("key", "value")):
             cache[f"self_{side}_{layer}"][live, :, :past] = outputs[f"present_{side}_{layer}"]
-        likeliest = np.argsort(-outputs["logprobs"], axis=1, kind="stable")[:, :3]
-        assert (outputs["top_ids"] == likeliest).all()
-        assert (outputs["top_logprobs"] == np.take_along_axis(outputs["logprobs"], likeliest, 1)).all()
+        best = np.argsort(-outputs["logprobs"], axis=1, kind="stable")[:, :3]
+        assert (outputs["top_ids"] == best).all()
+        assert (outputs["top_logprobs"] == np.take_along_axis(outputs["logprobs"], best, 1)).all()
     return found
 
 

@@ -31,10 +31,17 @@ from tests.conftest import make_model
 PAIRS = [([4, 5, 6], [7, 8]), ([9, 10], [4]), ([5] * 9, [6] * 5), ([8], [9, 10, 5]), ([12, 11, 7, 4], [8, 9])]
 SOURCES = [[4, 5, 6], [9], [12, 11, 10, 9, 8, 7], [5] * 11]
 CHOICES: list[dict[str, Any]] = [
-    {}, {"norm": "pre", "activation": "gelu"}, {"bias": False, "activation": "silu"}, {"tie": "none"},
-    {"shared_vocab": True, "source_vocab": 11}, {"score": "gaussian"}, {"score": "additive", "positions": "learned"},
-    {"d_ff": 1100, "decoder_layers": 1}, {"max_length": 4}, {"max_length": 64},
-]  # fmt: skip
+    {},
+    {"norm": "pre", "activation": "gelu"},
+    {"bias": False, "activation": "silu"},
+    {"tie": "none"},
+    {"shared_vocab": True, "source_vocab": 11},
+    {"score": "gaussian"},
+    {"score": "additive", "positions": "learned"},
+    {"d_ff": 1100, "decoder_layers": 1},
+    {"max_length": 4},
+    {"max_length": 64},
+]
 
 
 def make(**changes: Any) -> Transformer:
@@ -120,12 +127,16 @@ def tampered(graphs: dict[str, Path], directory: Path, change: Callable[[dict[st
 
 
 BIASES = [
-    "encoder.1.self_attention.project_in.bias", "encoder.0.feed_forward.narrow.bias",
-    "decoder.0.self_attention.project_in.bias", "decoder.1.self_attention.project_out.bias",
-    "decoder.1.cross_attention.project_in.bias queries", "decoder.0.cross_attention.project_in.bias keys_values",
-    "decoder.0.cross_attention.project_out.bias", "decoder.1.feed_forward.widen.bias",
+    "encoder.1.self_attention.project_in.bias",
+    "encoder.0.feed_forward.narrow.bias",
+    "decoder.0.self_attention.project_in.bias",
+    "decoder.1.self_attention.project_out.bias",
+    "decoder.1.cross_attention.project_in.bias queries",
+    "decoder.0.cross_attention.project_in.bias keys_values",
+    "decoder.0.cross_attention.project_out.bias",
+    "decoder.1.feed_forward.widen.bias",
     "decoder.1.feed_forward.narrow.bias",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("bias", "fast"), [(bias, True) for bias in BIASES] + [(bias, False) for bias in BIASES[:3]])
@@ -184,16 +195,26 @@ def stretched_cache(values: Range) -> Range:
         (product, change, fast)
         for fast in (False, True)
         for change in (widened, shifted)
-        for product in ("encoder.1.feed_forward.widen.weight", "decoder.0.self_attention.project_out.weight",
-                        "decoder.1.cross_attention.project_in.weight keys_values", "output.weight")
+        for product in (
+            "encoder.1.feed_forward.widen.weight",
+            "decoder.0.self_attention.project_out.weight",
+            "decoder.1.cross_attention.project_in.weight keys_values",
+            "output.weight",
+        )
     ]
-    + [("decoder.1.self_attention.project_in.weight", stretched_cache, True),
-       ("decoder.0.cross_attention.project_in.weight keys_values", stretched_cache, True)],
-)  # fmt: skip
+    + [
+        ("decoder.1.self_attention.project_in.weight", stretched_cache, True),
+        ("decoder.0.cross_attention.project_in.weight keys_values", stretched_cache, True),
+    ],
+)
 def test_an_activations_scale_or_zero_point_or_a_cache_scale_that_is_off_is_found(
-    product: str, change: Callable[[Range], Range], fast: bool, model: Transformer, ranges: dict[str, Range],
+    product: str,
+    change: Callable[[Range], Range],
+    fast: bool,
+    model: Transformer,
+    ranges: dict[str, Range],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     wrong = graphs_in(tmp_path, model, ranges | {product: change(ranges[product])})
     found = first_problem(wrong, model, ranges, fast)
     attention = product.partition(".project_in")[0]
@@ -254,9 +275,15 @@ def test_the_reference_shares_no_code_with_the_graph_builder() -> None:
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     assert imported == {
-        "__future__", "copy", "collections.abc", "typing", "torch", "model.attention", "model.config",
+        "__future__",
+        "copy",
+        "collections.abc",
+        "typing",
+        "torch",
+        "model.attention",
+        "model.config",
         "model.transformer",
-    }  # fmt: skip
+    }
 
 
 def test_nan_from_a_graph_is_found(

@@ -33,8 +33,19 @@ def test_a_range_covers_its_values_and_zero_is_a_level(low: float, high: float) 
         assert (level - found.zero_point) * found.scale == pytest.approx(value, abs=found.scale)
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"bias": False}, {"shared_vocab": True, "source_vocab": 11},
-                                     {"tie": "none"}, {"score": "gaussian"}, *FOREIGN], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre"},
+        {"bias": False},
+        {"shared_vocab": True, "source_vocab": 11},
+        {"tie": "none"},
+        {"score": "gaussian"},
+        *FOREIGN,
+    ],
+    ids=str,
+)
 def test_int8_is_near_f32_in_both_ways_of_computing_it(changes: dict[str, object]) -> None:
     model = make_foreign_model(**changes) if changes in FOREIGN else make_model(**changes)
     arrays = arrays_of(model)

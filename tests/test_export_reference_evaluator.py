@@ -26,9 +26,11 @@ from tests.test_export_graphs import sources, targets
 from tests.test_export_quantize import PAIRS
 
 CHOICES: list[dict[str, Any]] = [
-    {}, {"score": "additive", "activation": "gelu"}, {"score": "gaussian", "norm": "pre", "activation": "silu"},
+    {},
+    {"score": "additive", "activation": "gelu"},
+    {"score": "gaussian", "norm": "pre", "activation": "silu"},
     {"bias": False, "tie": "none"},
-]  # fmt: skip
+]
 TOLERANCES = {"fp32": 1e-5, "int8": 0.05, "fp16": 0.02}  # int8: a level that f32's last bit decides
 
 
@@ -50,9 +52,15 @@ def feeds_of(graph: str, model: Transformer, real: str) -> dict[str, Any]:
     source, source_length = sources([4, 7, 1])
     free = {"rows": 3, "source": 7, "past": 5, "held": 2, "added": 1, "held_past": 4, "added_past": 6}
     known = {
-        "source": source, "source_length": source_length, "target": targets(3, 5), "token": np.array([4, 9, 7]),
-        "position": np.array([3, 0, 4]), "top": np.array([4]), "index": np.array([2, 0, 0]), "length": np.array([5]),
-    }  # fmt: skip
+        "source": source,
+        "source_length": source_length,
+        "target": targets(3, 5),
+        "token": np.array([4, 9, 7]),
+        "position": np.array([3, 0, 4]),
+        "top": np.array([4]),
+        "index": np.array([2, 0, 0]),
+        "length": np.array([5]),
+    }
     return {
         value.name: known[value.name]
         if value.name in known

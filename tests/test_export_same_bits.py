@@ -29,8 +29,14 @@ MANY_THREADS = HEADS * ROWS  # more than the heads of a lone row
 # One is longer than a block of flash attention (1,024 keys at 2 MB of L2 and heads of 64), one is two blocks and more.
 LENGTHS = [3900, 17, 1500, 300, 3900, 2]
 SHORT_LENGTHS = [120, 17, 90, 33, 120, 2]  # additive scores take memory by the square of the length
-GRAPHS = [("fp32", "fast_", "dot"), ("int8", "fast_", "dot"), ("fp32", "", "dot"), ("int8", "", "dot"),
-          ("fp32", "", "gaussian"), ("fp32", "", "additive")]  # fmt: skip
+GRAPHS = [
+    ("fp32", "fast_", "dot"),
+    ("int8", "fast_", "dot"),
+    ("fp32", "", "dot"),
+    ("int8", "", "dot"),
+    ("fp32", "", "gaussian"),
+    ("fp32", "", "additive"),
+]
 
 Feeds = dict[str, Array]
 

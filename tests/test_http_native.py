@@ -66,9 +66,15 @@ def test_many_inputs_are_answered_in_their_order_and_as_if_alone(service: Servic
 
 def test_options_reach_the_engine(service: Service) -> None:
     service.generate(
-        beam_size=4, num_hypotheses=3, length_penalty=0.5, max_length=9, min_length=2, repetition_penalty=1.5,
-        no_repeat_ngram_size=3, target_prefix="K AE",
-    )  # fmt: skip
+        beam_size=4,
+        num_hypotheses=3,
+        length_penalty=0.5,
+        max_length=9,
+        min_length=2,
+        repetition_penalty=1.5,
+        no_repeat_ngram_size=3,
+        target_prefix="K AE",
+    )
     (task,) = service.engine.submitted
     assert isinstance(task, Generate)
     options = task.options
@@ -210,7 +216,7 @@ def test_info_tells_what_serves_and_its_limits(service: Service) -> None:
         ({"target_prefix": "K QQ"}, "target_prefix", "vocabulary lacks: 'QQ'"),
         ({"target_prefix": "K K K", "max_length": 3}, "target_prefix", "3 tokens, 4 with the end token; 3 fit"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_with_a_sentence(
     body: dict[str, Any], field: str, sentence: str, service: Service
 ) -> None:
@@ -370,10 +376,15 @@ def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
 def _rows(body: dict[str, Any]) -> list[list[str]]:
     required = body.get("required", [])
     return [
-        [f"`{name}`", "required" if name in required else f"`{json.dumps(about.get('default'))}`",
-         about.get("x-unit", ""), about["x-takes"], about["description"]]
+        [
+            f"`{name}`",
+            "required" if name in required else f"`{json.dumps(about.get('default'))}`",
+            about.get("x-unit", ""),
+            about["x-takes"],
+            about["description"],
+        ]
         for name, about in body.get("properties", {}).items()
-    ]  # fmt: skip
+    ]
 
 
 def _table(text: str, path: str) -> list[list[str]]:

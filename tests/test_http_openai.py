@@ -295,7 +295,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"stream": True, "n": 2}, "n", "only the best can be streamed"),
     ({"stream": True, "temperature": 1.0, "best_of": 2}, "best_of", "cannot be streamed"),
     ({"temperature": 1.0, "n": 32, "prompt": ["a"] * 256}, "prompt", "8,192 inputs, and the queue holds"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("options", "param", "sentence"), REFUSED)

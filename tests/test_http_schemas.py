@@ -54,10 +54,22 @@ def test_one_text_and_a_list_of_one_are_the_same_request() -> None:
 def test_defaults_are_the_contracts() -> None:
     defaults = validate(GenerateRequest, {"inputs": "a"}).model_dump(exclude={"inputs"})
     assert defaults == {
-        "beam_size": 1, "num_hypotheses": 1, "length_penalty": 1.0, "max_length": None, "min_length": 0,
-        "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "target_prefix": None, "temperature": None, "top_k": None,
-        "top_p": None, "seed": None, "logprobs": False, "timeout_ms": None, "stream": False,
-    }  # fmt: skip
+        "beam_size": 1,
+        "num_hypotheses": 1,
+        "length_penalty": 1.0,
+        "max_length": None,
+        "min_length": 0,
+        "repetition_penalty": 1.0,
+        "no_repeat_ngram_size": 0,
+        "target_prefix": None,
+        "temperature": None,
+        "top_k": None,
+        "top_p": None,
+        "seed": None,
+        "logprobs": False,
+        "timeout_ms": None,
+        "stream": False,
+    }
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,17 @@ def sinusoids(length: int) -> torch.Tensor:
 
 def make_oracle(sizes: tuple[int, int], pre: bool, positions: torch.Tensor) -> TorchTransformer:
     oracle = TorchTransformer(
-        *sizes, positions, d_model=D, nhead=HEADS, num_encoder_layers=2, num_decoder_layers=2, dim_feedforward=FF,
-        norm_first=pre, final_norm=pre, output_bias=False,
-    ).eval()  # fmt: skip
+        *sizes,
+        positions,
+        d_model=D,
+        nhead=HEADS,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        dim_feedforward=FF,
+        norm_first=pre,
+        final_norm=pre,
+        output_bias=False,
+    ).eval()
     randomize(oracle)
     return oracle
 
@@ -56,10 +64,12 @@ def fairseq_weights(oracle: TorchTransformer, split: bool = True) -> dict[str, t
     """The oracle's weights under fairseq's names."""
     names = {"linear1": "fc1", "linear2": "fc2", "multihead_attn": "encoder_attn"}
     norms = {"encoder": ["self_attn", "final"], "decoder": ["self_attn", "encoder_attn", "final"]}
-    found = {"encoder.embed_tokens.weight": oracle.src_tok_emb.weight.detach(),
-             "decoder.embed_tokens.weight": oracle.tgt_tok_emb.weight.detach(),
-             "decoder.output_projection.weight": oracle.generator.weight.detach(),
-             "encoder.version": torch.Tensor([3])}  # fmt: skip
+    found = {
+        "encoder.embed_tokens.weight": oracle.src_tok_emb.weight.detach(),
+        "decoder.embed_tokens.weight": oracle.tgt_tok_emb.weight.detach(),
+        "decoder.output_projection.weight": oracle.generator.weight.detach(),
+        "encoder.version": torch.Tensor([3]),
+    }
     for name, value in oracle.transformer.state_dict().items():
         side, *rest = name.split(".")
         if rest[0] == "norm":
@@ -77,13 +87,30 @@ def fairseq_weights(oracle: TorchTransformer, split: bool = True) -> dict[str, t
 
 
 def options(pre: bool, **changes: Any) -> argparse.Namespace:
-    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in {
-        "embed_dim": D, "ffn_embed_dim": FF, "layers": 2, "attention_heads": HEADS, "normalize_before": pre,
-        "learned_pos": False}.items()}  # fmt: skip
-    return argparse.Namespace(**{
-        "arch": "transformer", "activation_fn": "relu", "share_decoder_input_output_embed": False,
-        "share_all_embeddings": False, "max_source_positions": LENGTH, "max_target_positions": LENGTH, **sides,
-        **changes})  # fmt: skip
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in {
+            "embed_dim": D,
+            "ffn_embed_dim": FF,
+            "layers": 2,
+            "attention_heads": HEADS,
+            "normalize_before": pre,
+            "learned_pos": False,
+        }.items()
+    }
+    return argparse.Namespace(
+        **{
+            "arch": "transformer",
+            "activation_fn": "relu",
+            "share_decoder_input_output_embed": False,
+            "share_all_embeddings": False,
+            "max_source_positions": LENGTH,
+            "max_target_positions": LENGTH,
+            **sides,
+            **changes,
+        }
+    )
 
 
 def write_dictionaries(path: Path, tokens: list[str]) -> dict[str, Path]:

@@ -18,10 +18,19 @@ from model.importers.problems import ImportRefusedError
 from tests.foreign import LENGTH, SOURCES, WORDS, check_against, names_to_foreign, randomize, sentences, train_spm
 
 SHAPE: dict[str, Any] = {
-    "d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_layers": 2, "decoder_layers": 1, "max_position_embeddings": LENGTH,
-    "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
-}  # fmt: skip
+    "d_model": 32,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "max_position_embeddings": LENGTH,
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 

@@ -27,10 +27,17 @@ from tests.foreign import (
 )
 
 SHAPE = {
-    "d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_layers": 2, "decoder_layers": 1, "max_position_embeddings": LENGTH,
-    "activation_function": "swish", "scale_embedding": True,
-}  # fmt: skip
+    "d_model": 32,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "max_position_embeddings": LENGTH,
+    "activation_function": "swish",
+    "scale_embedding": True,
+}
 LANGUAGES = (">>fra<<", ">>deu<<")
 
 
@@ -44,9 +51,14 @@ def make_marian(path: Path, pickled: bool = False) -> transformers.MarianMTModel
     (path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}), encoding="utf-8")
     pad = len(tokens) - 1
     config = transformers.MarianConfig(
-        vocab_size=len(tokens), decoder_vocab_size=len(tokens), pad_token_id=pad, decoder_start_token_id=pad,
-        eos_token_id=0, forced_eos_token_id=0, **SHAPE,
-    )  # fmt: skip
+        vocab_size=len(tokens),
+        decoder_vocab_size=len(tokens),
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        eos_token_id=0,
+        forced_eos_token_id=0,
+        **SHAPE,
+    )
     model = transformers.MarianMTModel(config).eval()
     randomize(model)
     model.final_logits_bias.normal_().mul_(0.3)[0, 0] += 1
@@ -87,9 +99,16 @@ def test_tokens_and_log_probabilities_are_those_of_transformers(directory, langu
         return oracle(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
 
     check_against(
-        imported, [*sentences(SOURCES - 2), "ß unknown", "the </s> and"], to_foreign, forward, encode,
-        [ids["<pad>"]], 0, ids["<pad>"], [ids["<pad>"]],
-    )  # fmt: skip
+        imported,
+        [*sentences(SOURCES - 2), "ß unknown", "the </s> and"],
+        to_foreign,
+        forward,
+        encode,
+        [ids["<pad>"]],
+        0,
+        ids["<pad>"],
+        [ids["<pad>"]],
+    )
 
 
 def test_generation_defaults_and_languages_come_along(directory) -> None:

@@ -87,10 +87,17 @@ def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
 
 
 HOSTILE = {
-    "config.json": ["", "[]", "{", "[" * 100_000, '{"model_type": "KIND"}', '{"model_type": "KIND", "d_model": -1}',
-                    '{"model_type": "KIND", "d_model": 1e999, "encoder_layers": 10000000000}'],
+    "config.json": [
+        "",
+        "[]",
+        "{",
+        "[" * 100_000,
+        '{"model_type": "KIND"}',
+        '{"model_type": "KIND", "d_model": -1}',
+        '{"model_type": "KIND", "d_model": 1e999, "encoder_layers": 10000000000}',
+    ],
     "model.safetensors": ["", "x" * 40, "\xff" * 16],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("marian", "marian"), ("m2m", "m2m_100"), ("bart", "bart")])

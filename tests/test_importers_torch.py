@@ -29,10 +29,18 @@ from tests.foreign import (
 UNK, PAD, BOS, EOS = range(4)  # the tutorial's
 SPECIAL = ["<unk>", "<pad>", "<bos>", "<eos>"]
 MAP = {
-    "heads": 4, "source_embedding": "src_tok_emb.weight", "target_embedding": "tgt_tok_emb.weight",
-    "output": "generator", "positions": "positions", "pad": PAD, "unk": UNK, "start": BOS, "end": EOS,
-    "source_vocabulary": "source.txt", "target_vocabulary": "target.json",
-}  # fmt: skip
+    "heads": 4,
+    "source_embedding": "src_tok_emb.weight",
+    "target_embedding": "tgt_tok_emb.weight",
+    "output": "generator",
+    "positions": "positions",
+    "pad": PAD,
+    "unk": UNK,
+    "start": BOS,
+    "end": EOS,
+    "source_vocabulary": "source.txt",
+    "target_vocabulary": "target.json",
+}
 
 
 def make_files(path: Path, pre: bool = False, **changes: Any) -> TorchTransformer:
@@ -41,9 +49,16 @@ def make_files(path: Path, pre: bool = False, **changes: Any) -> TorchTransforme
     (path / "target.json").write_text(json.dumps({token: i for i, token in enumerate(target)}), encoding="utf-8")
     (path / "map.json").write_text(json.dumps({**MAP, "norm_first": pre, **changes}), encoding="utf-8")
     oracle = TorchTransformer(
-        len(source), len(target), sinusoids(LENGTH, 32), d_model=32, nhead=4, num_encoder_layers=2,
-        num_decoder_layers=1, dim_feedforward=48, norm_first=pre,
-    ).eval()  # fmt: skip
+        len(source),
+        len(target),
+        sinusoids(LENGTH, 32),
+        d_model=32,
+        nhead=4,
+        num_encoder_layers=2,
+        num_decoder_layers=1,
+        dim_feedforward=48,
+        norm_first=pre,
+    ).eval()
     randomize(oracle, seed=1)
     torch.save(oracle.state_dict(), path / "model.pt")
     return oracle
@@ -104,8 +119,14 @@ def test_all_that_does_not_fit_is_said_at_once(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "model.pt")
     with pytest.raises(ImportRefusedError) as refused:
         importer.read(tmp_path / "model.pt", map=tmp_path / "map.json")
-    for part in ("tanh", "unk is 99", "norm2.bias is missing", "no place for the weights extra", "max_length is 'long'",
-                 "generator.bias holds infinities"):  # fmt: skip
+    for part in (
+        "tanh",
+        "unk is 99",
+        "norm2.bias is missing",
+        "no place for the weights extra",
+        "max_length is 'long'",
+        "generator.bias holds infinities",
+    ):
         assert part in str(refused.value)
 
 

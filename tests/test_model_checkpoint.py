@@ -64,8 +64,10 @@ def test_pruning_keeps_the_last_few_and_the_best(tmp_path: Path) -> None:
     (tmp_path / ".step-00000005.partial").mkdir()
     checkpoint.prune(tmp_path, keep_last=2, best_step=1)
     assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(".")) == [
-        "best-00000001", "step-00000003", "step-00000004",
-    ]  # fmt: skip
+        "best-00000001",
+        "step-00000003",
+        "step-00000004",
+    ]
 
 
 def test_a_directory_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:

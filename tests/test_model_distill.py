@@ -50,16 +50,27 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def teach(data: Path, out: Path, **changes: Any) -> None:
     model, training = build("tiny", {**QUICK, **changes})
-    train(Plan(data=data / "train.tsv", valid=data / "valid.tsv", out=out, model=model, train=training,
-               target_tokenizer="words"))  # fmt: skip
+    train(
+        Plan(
+            data=data / "train.tsv",
+            valid=data / "valid.tsv",
+            out=out,
+            model=model,
+            train=training,
+            target_tokenizer="words",
+        )
+    )
 
 
 def plan_for(runs: Path, out: Path, **changes: Any) -> DistillPlan:
     data = runs / "data"
     values: dict[str, Any] = {
-        "teachers": [runs / "teacher1", runs / "teacher2"], "data": data / "train.tsv", "out": out,
-        "words": [data / "words.txt"], "held_out": [data / "valid.tsv", data / "test.tsv"],
-    }  # fmt: skip
+        "teachers": [runs / "teacher1", runs / "teacher2"],
+        "data": data / "train.tsv",
+        "out": out,
+        "words": [data / "words.txt"],
+        "held_out": [data / "valid.tsv", data / "test.tsv"],
+    }
     return DistillPlan(**(values | changes))
 
 
@@ -159,8 +170,17 @@ def test_a_student_resumes_bit_for_bit_and_keeps_to_its_distillation(corpus: Pat
     def study(out: str, resume: bool = False, distilled: str = "distilled", **changes: Any) -> Path:
         model, training = build("tiny", {**QUICK, "schedule": "paper", "dropout": 0.1, "ema": 0.9, **changes})
         directory = tmp_path / distilled
-        train(Plan(data=directory / PAIRS, valid=corpus / "data" / "valid.tsv", out=tmp_path / out, model=model,
-                   train=training, distilled=directory, resume=resume))  # fmt: skip
+        train(
+            Plan(
+                data=directory / PAIRS,
+                valid=corpus / "data" / "valid.tsv",
+                out=tmp_path / out,
+                model=model,
+                train=training,
+                distilled=directory,
+                resume=resume,
+            )
+        )
         return tmp_path / out
 
     whole = study("whole", steps=8, validate_every=4)
@@ -179,11 +199,21 @@ def test_teachers_who_are_certain_of_the_targets_teach_what_the_targets_do(corpu
         if certain:
             _make_certain(tmp_path / "distilled")
         for weight in (0.0, 1.0):
-            model, training = build("tiny", {**QUICK, "steps": 3, "optimizer": "sgd", "learning_rate": 0.3, "warmup": 1,
-                                             "teacher_weight": weight})  # fmt: skip
+            model, training = build(
+                "tiny",
+                {**QUICK, "steps": 3, "optimizer": "sgd", "learning_rate": 0.3, "warmup": 1, "teacher_weight": weight},
+            )
             out = tmp_path / f"{certain}{weight}"
-            train(Plan(data=tmp_path / "distilled" / PAIRS, valid=corpus / "data" / "valid.tsv", out=out, model=model,
-                       train=training, distilled=tmp_path / "distilled"))  # fmt: skip
+            train(
+                Plan(
+                    data=tmp_path / "distilled" / PAIRS,
+                    valid=corpus / "data" / "valid.tsv",
+                    out=out,
+                    model=model,
+                    train=training,
+                    distilled=tmp_path / "distilled",
+                )
+            )
             found[certain, weight] = checkpoint.load_file(checkpoint.find_weights(out))[
                 "target_embedding.tokens.weight"
             ]

@@ -71,8 +71,15 @@ def test_the_three_shapes_of_output() -> None:
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(0, "zero"), (13, "thirteen"), (20, "twenty"), (99, "ninety nine"), (305, "three hundred five"),
-     (4000, "four thousand"), (9999, "nine thousand nine hundred ninety nine")],
-)  # fmt: skip
+    [
+        (0, "zero"),
+        (13, "thirteen"),
+        (20, "twenty"),
+        (99, "ninety nine"),
+        (305, "three hundred five"),
+        (4000, "four thousand"),
+        (9999, "nine thousand nine hundred ninety nine"),
+    ],
+)
 def test_numbers_are_spelled(number: int, words: str) -> None:
     assert spelled(number) == words

@@ -27,8 +27,15 @@ ROOT = Path(__file__).parent.parent
 WORDS = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmnopqr"]
 LINES = [f"{word}\t{' '.join(word[::-1].upper())}" for word in WORDS]  # 200 lines
 TOKENIZERS = (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER)
-QUICK = {"steps": 12, "validate_every": 4, "log_every": 2, "warmup": 5, "batch_tokens": 512, "dropout": 0.1,
-         "precision": "fp32"}  # fmt: skip
+QUICK = {
+    "steps": 12,
+    "validate_every": 4,
+    "log_every": 2,
+    "warmup": 5,
+    "batch_tokens": 512,
+    "dropout": 0.1,
+    "precision": "fp32",
+}
 
 
 @pytest.fixture
@@ -39,9 +46,15 @@ def tsv(write_tsv: Callable[..., Path]) -> Path:
 def plan_for(tsv: Path, out: Path, resume: bool = False, **changes: Any) -> Plan:
     model, training = config.build("tiny", {**QUICK, **changes})
     return Plan(
-        data=tsv, valid=tsv, out=out, model=model, train=training, source_tokenizer="chars", target_tokenizer="words",
+        data=tsv,
+        valid=tsv,
+        out=out,
+        model=model,
+        train=training,
+        source_tokenizer="chars",
+        target_tokenizer="words",
         resume=resume,
-    )  # fmt: skip
+    )
 
 
 def run(tsv: Path, out: Path, **changes: Any) -> Result:
@@ -59,9 +72,22 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def command(tsv: Path, out: Path, **settings: Any) -> list[str]:
     sets = [f"--set={name}={value}" for name, value in {**QUICK, **settings}.items()]
     return [
-        "-m", "attendant", "train", "--preset", "tiny", "--data", str(tsv), "--valid", str(tsv), "--out", str(out),
-        "--target-tokenizer", "words", "--resume", *sets,
-    ]  # fmt: skip
+        "-m",
+        "attendant",
+        "train",
+        "--preset",
+        "tiny",
+        "--data",
+        str(tsv),
+        "--valid",
+        str(tsv),
+        "--out",
+        str(out),
+        "--target-tokenizer",
+        "words",
+        "--resume",
+        *sets,
+    ]
 
 
 def environment() -> dict[str, str]:

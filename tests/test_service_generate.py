@@ -95,9 +95,13 @@ def test_a_bad_line_is_told_and_the_rest_go_on(
     cat, dog = expected(engine, "cat")[0], expected(engine, "dog")[0]
     lines, complaints = command(stdin=b"cat\n\nCAT\n\xff\n" + b"x" * 17 + b"\ndog\n")
     assert lines == [cat, "", "", "", "", dog]
-    for sentence in ("line 2: is empty; give a text.", "line 3: has what the model's vocabulary lacks: 'C', 'A', 'T'",
-                     "line 4: is not UTF-8", "line 5: has 17 tokens; this model takes at most 16.",
-                     "4 of 6 lines could not be answered"):  # fmt: skip
+    for sentence in (
+        "line 2: is empty; give a text.",
+        "line 3: has what the model's vocabulary lacks: 'C', 'A', 'T'",
+        "line 4: is not UTF-8",
+        "line 5: has 17 tokens; this model takes at most 16.",
+        "4 of 6 lines could not be answered",
+    ):
         assert sentence in complaints
 
 
@@ -152,8 +156,20 @@ def test_every_option_of_the_api_has_a_flag() -> None:
 
 
 def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple[list[str], str]]) -> None:
-    command("--min-length=2", "--max-length", "9", "--length-penalty", "0.5", "--repetition-penalty", "1.5",
-            "--no-repeat-ngram-size", "3", "--target-prefix", "HH AA", "cat")  # fmt: skip
+    command(
+        "--min-length=2",
+        "--max-length",
+        "9",
+        "--length-penalty",
+        "0.5",
+        "--repetition-penalty",
+        "1.5",
+        "--no-repeat-ngram-size",
+        "3",
+        "--target-prefix",
+        "HH AA",
+        "cat",
+    )
     (task,) = engine.submitted
     assert isinstance(task, Generate)
     assert task.options == Options(
@@ -166,7 +182,7 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
     ("arguments", "sentence"),
     [
         (["--beam-size", "0"], "--beam-size takes a whole number from 1, not 0."),
-        (["--beam-size", "two"], "--beam-size takes a whole number from 1, not \"two\"."),
+        (["--beam-size", "two"], '--beam-size takes a whole number from 1, not "two".'),
         (["--beam-size", "2.5"], "--beam-size takes a whole number from 1, not 2.5."),
         (["--beam-size", "10000"], "--beam-size takes a whole number from 1 to 64 here, not 10000."),
         (["--temperature", "NaN"], "--temperature takes a number from 0.01 to 100"),
@@ -176,7 +192,7 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
         (["--target-prefix", "XX"], "--target-prefix has what the model's vocabulary lacks: 'XX'"),
         (["--logprobs"], "--logprobs is for --json"),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_refused_before_any_line(
     arguments: list[str], sentence: str, engine: FakeEngine, command: Callable[..., tuple[list[str], str]]
 ) -> None:

@@ -43,9 +43,10 @@ def test_version_2_limits_are_read(tmp_path: Path) -> None:
 
 def test_version_1_limits_are_read(tmp_path: Path) -> None:
     files = {
-        "cpu,cpuacct/box/cpu.cfs_quota_us": "200000", "cpu,cpuacct/box/cpu.cfs_period_us": "100000",
+        "cpu,cpuacct/box/cpu.cfs_quota_us": "200000",
+        "cpu,cpuacct/box/cpu.cfs_period_us": "100000",
         "memory/box/memory.limit_in_bytes": str(GIB),
-    }  # fmt: skip
+    }
     root = machine(tmp_path, "4:memory:/box\n2:cpu,cpuacct:/box\n1:name=systemd:/box\n0::/box\n", **files)
     assert available_cpus(root) == 2
     assert memory_limit(root) == GIB
@@ -53,9 +54,11 @@ def test_version_1_limits_are_read(tmp_path: Path) -> None:
 
 def test_the_smallest_limit_of_all_levels_counts(tmp_path: Path) -> None:
     files = {
-        "pod/cpu.max": "200000 100000", "pod/box/cpu.max": "400000 100000", "pod/memory.max": str(3 * GIB),
+        "pod/cpu.max": "200000 100000",
+        "pod/box/cpu.max": "400000 100000",
+        "pod/memory.max": str(3 * GIB),
         "pod/box/memory.max": "max",
-    }  # fmt: skip
+    }
     root = machine(tmp_path, "0::/pod/box\n", **files)
     assert available_cpus(root) == 2
     assert memory_limit(root) == 3 * GIB
@@ -74,8 +77,12 @@ def test_a_share_of_a_processor_is_left_out_but_one_stays(tmp_path: Path) -> Non
 
 
 def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
-    unlimited = {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000",
-                 "memory/memory.limit_in_bytes": "9223372036854771712", "unified/cpu.max": "max 100000"}  # fmt: skip
+    unlimited = {
+        "cpu/cpu.cfs_quota_us": "-1",
+        "cpu/cpu.cfs_period_us": "100000",
+        "memory/memory.limit_in_bytes": "9223372036854771712",
+        "unified/cpu.max": "max 100000",
+    }
     for root in (machine(tmp_path / "a", "2:cpu:/\n3:memory:/\n0::/\n", **unlimited), machine(tmp_path / "b", "")):
         assert cpu_quota(root) is None
         assert available_cpus(root) == 8

@@ -79,8 +79,11 @@ def test_the_fastest_that_is_there_would_run(
 
 
 def test_the_machine_is_described_by_the_containers_limits(tmp_path: Path) -> None:
-    for path, text in (("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/cpu.max", "150000 100000"),
-                       ("sys/fs/cgroup/memory.max", "1000000")):  # fmt: skip
+    for path, text in (
+        ("proc/self/cgroup", "0::/\n"),
+        ("sys/fs/cgroup/cpu.max", "150000 100000"),
+        ("sys/fs/cgroup/memory.max", "1000000"),
+    ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
     found = describe_machine(["fp32"], [CPU], tmp_path)

@@ -23,8 +23,10 @@ from model.importers.text_models import read_lines
 from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange
 
 OFFSET = 2  # of learned positions
-EMBEDDING_NORMS = {"encoder.layernorm_embedding": "source_embedding.norm",
-                   "decoder.layernorm_embedding": "target_embedding.norm"}  # fmt: skip
+EMBEDDING_NORMS = {
+    "encoder.layernorm_embedding": "source_embedding.norm",
+    "decoder.layernorm_embedding": "target_embedding.norm",
+}
 BART_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
@@ -63,10 +65,15 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
         if second is not None:
             generation["target_prefix"] = [layouts[1].id_of(second)]
     model = ImportedModel(
-        config, weights, source, target, hf.provenance(d, "bart"), generation,
+        config,
+        weights,
+        source,
+        target,
+        hf.provenance(d, "bart"),
+        generation,
         _languages(vocabulary, layouts[0], after) | given(source_language, target_language),
         spm=dict.fromkeys(("source", "target"), path / hf_vocabulary.SPM) if many else {},
-    )  # fmt: skip
+    )
     model.check(d.problems)
     d.problems.raise_if_any()
     return model
@@ -130,6 +137,10 @@ def _vocabulary(d: hf.Directory, text: ByteLevel) -> Vocabulary:
     d.problems.raise_if_any()
     control = frozenset(i for i, t in enumerate(tokens) if t in BART_SPECIAL or t.startswith("<unused "))
     return Vocabulary(
-        tokens=tokens, pad=d.settings.index("pad_token_id", size, 1), unk=tokens.index("<unk>"), control=control,
-        start=d.settings.index("decoder_start_token_id", size, 2), end=d.settings.index("eos_token_id", size, 2),
-    )  # fmt: skip
+        tokens=tokens,
+        pad=d.settings.index("pad_token_id", size, 1),
+        unk=tokens.index("<unk>"),
+        control=control,
+        start=d.settings.index("decoder_start_token_id", size, 2),
+        end=d.settings.index("eos_token_id", size, 2),
+    )

@@ -14,15 +14,13 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "marian": ("a directory of Hugging Face's Marian (OPUS-MT)", ("target_language",)),
     "m2m": ("a directory of Hugging Face's M2M100 (M2M-100, NLLB, SMaLL-100)", ("source_language", "target_language")),
     "bart": ("a directory of Hugging Face's BART, mBART or mBART-50", ("source_language", "target_language")),
-    "fairseq": (
-        "a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")
-    ),
+    "fairseq": ("a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")),
     "torch": ("a state dict of a plain nn.Transformer", ("map",)),
     "ctranslate2": (
         "a directory of CTranslate2",
-        ("sentencepiece", "source_sentencepiece", "target_sentencepiece", "bpe_codes")
+        ("sentencepiece", "source_sentencepiece", "target_sentencepiece", "bpe_codes"),
     ),
-}  # fmt: skip
+}
 REQUIRED = {"fairseq": ("dict_source", "dict_target"), "torch": ("map",)}
 FLAGS: dict[str, tuple[Any, str, str]] = {
     "source_language": (str, "CODE", "the language of sources, where the model has several"),
@@ -39,13 +37,22 @@ SHOWN = 5
 
 
 def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("format", choices=FORMATS, metavar="FORMAT", help="; ".join(
-        f"{name}: {about}" for name, (about, _) in FORMATS.items()))  # fmt: skip
+    parser.add_argument(
+        "format",
+        choices=FORMATS,
+        metavar="FORMAT",
+        help="; ".join(f"{name}: {about}" for name, (about, _) in FORMATS.items()),
+    )
     parser.add_argument("path", type=Path, metavar="PATH", help="the model")
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="a new directory, for attendant export")
-    parser.add_argument("--samples", type=Path, metavar="TSV", help=(
-        "lines of source<TAB>target: tokenizers are compared on them, and export calibrates and proves with them"
-    ))  # fmt: skip
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        metavar="TSV",
+        help=(
+            "lines of source<TAB>target: tokenizers are compared on them, and export calibrates and proves with them"
+        ),
+    )
     for name, (kind, metavar, about) in FLAGS.items():
         users = ", ".join(name_of for name_of, (_, flags) in FORMATS.items() if name in flags)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=f"{about} ({users})")

@@ -25,9 +25,12 @@ ATTRIBUTES = (
 
 
 def read(
-    path: Path, sentencepiece: Path | None = None, source_sentencepiece: Path | None = None,
-    target_sentencepiece: Path | None = None, bpe_codes: Path | None = None,
-) -> ImportedModel:  # fmt: skip
+    path: Path,
+    sentencepiece: Path | None = None,
+    source_sentencepiece: Path | None = None,
+    target_sentencepiece: Path | None = None,
+    bpe_codes: Path | None = None,
+) -> ImportedModel:
     problems = Problems(path)
     if not path.is_dir():
         problems.add("it is not a directory; name the one that holds model.bin")
@@ -72,9 +75,13 @@ def read(
         bos = str(settings.values.get("bos_token"))
         add_template(source, [layouts[0].id_of(tokens[0].index(bos))] if bos in tokens[0] else [])
     model = ImportedModel(
-        config, weights, source, target, {"format": "ctranslate2", "name": path.resolve().name},
+        config,
+        weights,
+        source,
+        target,
+        {"format": "ctranslate2", "name": path.resolve().name},
         spm={side: file for side, file in zip(("source", "target"), spm, strict=True) if file},
-    )  # fmt: skip
+    )
     if held.turned_back:
         kinds = " and ".join(sorted(held.turned_back))
         model.provenance["turned_back"] = sorted(held.turned_back)
@@ -134,10 +141,20 @@ def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConf
     if pre and not final:
         problems.add("it is pre-norm without a norm after each stack, which is not supported")
     config = ModelConfig(
-        d_model=d_model, d_ff=d_ff, heads=heads, encoder_layers=counts["encoder"], decoder_layers=counts["decoder"],
-        norm="pre" if pre else "post", final_norm=final and not pre, activation=ACTIVATIONS.get(kind, "relu"),
-        scale_embeddings=scaled, embedding_norm=norms, dropout=0.0, attention_dropout=0.0, ff_dropout=0.0,
-    )  # fmt: skip
+        d_model=d_model,
+        d_ff=d_ff,
+        heads=heads,
+        encoder_layers=counts["encoder"],
+        decoder_layers=counts["decoder"],
+        norm="pre" if pre else "post",
+        final_norm=final and not pre,
+        activation=ACTIVATIONS.get(kind, "relu"),
+        scale_embeddings=scaled,
+        embedding_norm=norms,
+        dropout=0.0,
+        attention_dropout=0.0,
+        ff_dropout=0.0,
+    )
     found: dict[str, Tensor | None] = {}
     for side, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
         for i in range(counts[side]):
@@ -166,8 +183,10 @@ def _layer(tensors: Tensors, side: str, i: int, d: int, d_ff: int) -> dict[str, 
 
 
 def _linear(tensors: Tensors, theirs: str, ours: str, out: int, into: int) -> dict[str, Tensor | None]:
-    return {f"{ours}.weight": tensors.get(f"{theirs}/weight", out, into),
-            f"{ours}.bias": tensors.get(f"{theirs}/bias", out)}  # fmt: skip
+    return {
+        f"{ours}.weight": tensors.get(f"{theirs}/weight", out, into),
+        f"{ours}.bias": tensors.get(f"{theirs}/bias", out),
+    }
 
 
 def _norm(tensors: Tensors, theirs: str, ours: str, d: int) -> dict[str, Tensor | None]:
@@ -209,8 +228,12 @@ def _vocabulary(tokens: list[str], settings: Settings, text: Any, zero: bool) ->
     special = {unk, end, start, pad, *(ids[name] for name in ("<s>", "<mask>") if name in ids)}
     return Vocabulary(
         tokens=[token if i in special else text.name(token) for i, token in enumerate(tokens)],
-        pad=pad, unk=unk, start=start, end=end, control=frozenset(special),
-    )  # fmt: skip
+        pad=pad,
+        unk=unk,
+        start=start,
+        end=end,
+        control=frozenset(special),
+    )
 
 
 def _layouts(vocabularies: list[Vocabulary], texts: list[Any]) -> tuple[Layout, Layout]:

@@ -63,9 +63,14 @@ def read(
     config = with_positions(with_embeddings(config, weights, tables, layouts), weights, *positions)
     provenance = {"format": "fairseq", "arch": settings.values.get("arch"), "weights": path.name, "name": path.stem}
     model = ImportedModel(
-        config, weights, text.backend(layouts[0].names), text.backend(layouts[1].names), provenance, _generation(held),
+        config,
+        weights,
+        text.backend(layouts[0].names),
+        text.backend(layouts[1].names),
+        provenance,
+        _generation(held),
         spm={"source": sentencepiece, "target": sentencepiece} if sentencepiece else {},
-    )  # fmt: skip
+    )
     model.check(problems)
     problems.raise_if_any()
     return model
@@ -109,17 +114,25 @@ def take_body(settings: Settings, tensors: Tensors) -> tuple[ModelConfig, dict[s
     if pre != s.flag("decoder_normalize_before", False):
         problems.add("its encoder and decoder must both be pre-norm or both post-norm (encoder_normalize_before)")
     config = ModelConfig(
-        d_model=d_model, d_ff=d_ff, heads=s.same("encoder_attention_heads", "decoder_attention_heads"),
-        encoder_layers=s.size("encoder_layers", most=MOST_LAYERS), norm="pre" if pre else "post",
-        decoder_layers=s.size("decoder_layers", most=MOST_LAYERS), dropout=0.0, attention_dropout=0.0, ff_dropout=0.0,
+        d_model=d_model,
+        d_ff=d_ff,
+        heads=s.same("encoder_attention_heads", "decoder_attention_heads"),
+        encoder_layers=s.size("encoder_layers", most=MOST_LAYERS),
+        norm="pre" if pre else "post",
+        decoder_layers=s.size("decoder_layers", most=MOST_LAYERS),
+        dropout=0.0,
+        attention_dropout=0.0,
+        ff_dropout=0.0,
         activation=s.choice("activation_fn", ACTIVATIONS, "relu"),
-        scale_embeddings=not s.flag("no_scale_embedding", False), embedding_norm=s.flag("layernorm_embedding", False),
-    )  # fmt: skip
+        scale_embeddings=not s.flag("no_scale_embedding", False),
+        embedding_norm=s.flag("layernorm_embedding", False),
+    )
     weights: dict[str, Tensor] = {}
     norms: dict[str, Tensor | None] = {}
     for side, ours, layers in (
-        ("encoder", "source_embedding", config.encoder_layers), ("decoder", "target_embedding", config.decoder_layers),
-    ):  # fmt: skip
+        ("encoder", "source_embedding", config.encoder_layers),
+        ("decoder", "target_embedding", config.decoder_layers),
+    ):
         found = layers_of(tensors, "", side)
         if found != layers:
             problems.add(f"its options say {layers} {side}_layers, and the weights have {found}")
@@ -162,12 +175,16 @@ def _layouts(dictionaries: list[list[str]], text: Any) -> Any:
         arrange(
             Vocabulary(
                 tokens=[*SPECIAL, *map(text.name, tokens[len(SPECIAL) :])],
-                pad=PAD, unk=UNK, start=EOS, end=EOS, control=frozenset([BOS]),
+                pad=PAD,
+                unk=UNK,
+                start=EOS,
+                end=EOS,
+                control=frozenset([BOS]),
             ),
             text.pieces_of_text,
         )
         for tokens in dictionaries
-    ]  # fmt: skip
+    ]
     return tuple(layouts)
 
 

@@ -6,8 +6,11 @@ from torch import Tensor
 
 from model.importers.problems import Tensors
 
-NORMS = {"self_attn_layer_norm": "self_residual.norm", "encoder_attn_layer_norm": "cross_residual.norm",
-         "final_layer_norm": "feed_residual.norm"}  # fmt: skip
+NORMS = {
+    "self_attn_layer_norm": "self_residual.norm",
+    "encoder_attn_layer_norm": "cross_residual.norm",
+    "final_layer_norm": "feed_residual.norm",
+}
 
 
 def layers_of(tensors: Tensors, prefix: str, side: str) -> int:

@@ -23,9 +23,15 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 # Our name of a generation default: theirs, and the values that say nothing.
-DEFAULTS = {"beam_size": "num_beams", "length_penalty": "length_penalty", "max_length": "max_length",
-            "min_length": "min_length", "no_repeat_ngram_size": "no_repeat_ngram_size",
-            "repetition_penalty": "repetition_penalty", "early_stopping": "early_stopping"}  # fmt: skip
+DEFAULTS = {
+    "beam_size": "num_beams",
+    "length_penalty": "length_penalty",
+    "max_length": "max_length",
+    "min_length": "min_length",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "repetition_penalty": "repetition_penalty",
+    "early_stopping": "early_stopping",
+}
 
 
 @dataclass
@@ -101,12 +107,17 @@ def take_body(d: Directory, prefix: str = "model.") -> tuple[ModelConfig, dict[s
     d_model, d_ff = s.size("d_model"), s.same("encoder_ffn_dim", "decoder_ffn_dim")
     heads = s.same("encoder_attention_heads", "decoder_attention_heads")
     config = ModelConfig(
-        d_model=d_model, d_ff=d_ff, heads=heads,
+        d_model=d_model,
+        d_ff=d_ff,
+        heads=heads,
         encoder_layers=s.size("encoder_layers", most=MOST_LAYERS),
         decoder_layers=s.size("decoder_layers", most=MOST_LAYERS),
         activation=s.choice("activation_function", ACTIVATIONS, "gelu"),
-        scale_embeddings=s.flag("scale_embedding", False), dropout=0.0, attention_dropout=0.0, ff_dropout=0.0,
-    )  # fmt: skip
+        scale_embeddings=s.flag("scale_embedding", False),
+        dropout=0.0,
+        attention_dropout=0.0,
+        ff_dropout=0.0,
+    )
     weights: dict[str, Tensor] = {}
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         found = layers_of(d.tensors, prefix, side)
@@ -166,9 +177,14 @@ def take_positions(d: Directory, make: Callable[[int, int], Tensor] | None, offs
 
 
 def assemble(
-    d: Directory, config: ModelConfig, weights: dict[str, Tensor], layouts: tuple[Layout, Layout],
-    tables: Tables | None, positions: tuple[Tensor, Tensor], bias: Tensor | None,
-) -> ModelConfig:  # fmt: skip
+    d: Directory,
+    config: ModelConfig,
+    weights: dict[str, Tensor],
+    layouts: tuple[Layout, Layout],
+    tables: Tables | None,
+    positions: tuple[Tensor, Tensor],
+    bias: Tensor | None,
+) -> ModelConfig:
     """All weights under our names, or every problem found so far."""
     d.tensors.refuse_leftovers()
     d.problems.raise_if_any()
@@ -192,8 +208,12 @@ def generation_defaults(d: Directory, target: Layout, forced: bool = False) -> d
 
 
 def provenance(d: Directory, name: str) -> dict[str, Any]:
-    return {"format": name, "model_type": d.settings.values.get("model_type"), "weights": d.weights_file,
-            "name": d.settings.values.get("_name_or_path") or d.path.resolve().name}  # fmt: skip
+    return {
+        "format": name,
+        "model_type": d.settings.values.get("model_type"),
+        "weights": d.weights_file,
+        "name": d.settings.values.get("_name_or_path") or d.path.resolve().name,
+    }
 
 
 def sinusoids_in_halves(length: int, d_model: int) -> Tensor:

@@ -51,8 +51,9 @@ class ImportedModel:
             elif self.weights[name].shape != wanted[name]:
                 problems.add(f"{name} is {tuple(self.weights[name].shape)}, not {tuple(wanted[name])}")
         for side, backend, size in (
-            ("source", self.source, self.config.source_vocab), ("target", self.target, self.config.target_vocab),
-        ):  # fmt: skip
+            ("source", self.source, self.config.source_vocab),
+            ("target", self.target, self.config.target_vocab),
+        ):
             if backend.get_vocab_size() != size:
                 problems.add(f"the {side} tokenizer has {backend.get_vocab_size()} tokens, and the model {size}")
 
@@ -84,9 +85,12 @@ class ImportedModel:
 
 
 def with_embeddings(
-    config: ModelConfig, weights: dict[str, Tensor], tables: tuple[Tensor, Tensor, Tensor],
-    layouts: tuple[Layout, Layout], bias: Tensor | None = None,
-) -> ModelConfig:  # fmt: skip
+    config: ModelConfig,
+    weights: dict[str, Tensor],
+    tables: tuple[Tensor, Tensor, Tensor],
+    layouts: tuple[Layout, Layout],
+    bias: Tensor | None = None,
+) -> ModelConfig:
     """Put the source, target and output tables into `weights`, in our order; the options say which of them are one."""
     source, target = layouts[0].table(tables[0]), layouts[1].table(tables[1])
     output = layouts[1].table(tables[2])
@@ -101,9 +105,13 @@ def with_embeddings(
         weights["output.weight"] = output
     weights["output.bias"] = output_bias
     return dataclasses.replace(
-        config, source_vocab=layouts[0].size, target_vocab=layouts[1].size, output_bias=True,
-        shared_vocab=shared and tied, tie="three" if shared and tied else "two" if tied else "none",
-    )  # fmt: skip
+        config,
+        source_vocab=layouts[0].size,
+        target_vocab=layouts[1].size,
+        output_bias=True,
+        shared_vocab=shared and tied,
+        tie="three" if shared and tied else "two" if tied else "none",
+    )
 
 
 def with_positions(config: ModelConfig, weights: dict[str, Tensor], source: Tensor, target: Tensor) -> ModelConfig:

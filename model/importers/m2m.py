@@ -45,10 +45,15 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
         generation["target_prefix"] = [layout.id_of(picked[1])]
     languages = {"source_prefix_by_target": codes} if small else {"source_prefix": codes, "target_prefix": codes}
     model = ImportedModel(
-        config, weights, source, target, hf.provenance(d, "m2m"), generation,
+        config,
+        weights,
+        source,
+        target,
+        hf.provenance(d, "m2m"),
+        generation,
         languages | given(source_language, target_language),
         spm=dict.fromkeys(("source", "target"), path / hf_vocabulary.SPM),
-    )  # fmt: skip
+    )
     model.check(d.problems)
     d.problems.raise_if_any()
     if target_language is None or (source_language is None and not small):
@@ -65,11 +70,14 @@ def one_vocabulary(d: hf.Directory, spm: sentencepiece.SentencePiece) -> Vocabul
         d.problems.add(f"the vocabulary lacks {token}")
     ids = {token: i for i, token in reversed(list(enumerate(tokens)))}
     return Vocabulary(
-        tokens=tokens, pad=d.settings.index("pad_token_id", size, 1), unk=ids.get("<unk>", 0),
-        start=d.settings.index("decoder_start_token_id", size, 2), end=d.settings.index("eos_token_id", size, 2),
+        tokens=tokens,
+        pad=d.settings.index("pad_token_id", size, 1),
+        unk=ids.get("<unk>", 0),
+        start=d.settings.index("decoder_start_token_id", size, 2),
+        end=d.settings.index("eos_token_id", size, 2),
         control=frozenset(i for i, t in enumerate(tokens) if t in special or t.startswith("<unused ")),
         languages=hf_vocabulary.languages_of(tokens),
-    )  # fmt: skip
+    )
 
 
 def given(source_language: str | None, target_language: str | None) -> dict[str, str]:

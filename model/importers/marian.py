@@ -33,9 +33,15 @@ def read(path: Path, target_language: str | None = None) -> ImportedModel:
     if target_language and target_language in first.languages:
         add_template(source, [layouts[0].id_of(first.languages[target_language])])
     model = ImportedModel(
-        config, weights, source, target, hf.provenance(d, "marian"), hf.generation_defaults(d, layouts[1]), languages,
+        config,
+        weights,
+        source,
+        target,
+        hf.provenance(d, "marian"),
+        hf.generation_defaults(d, layouts[1]),
+        languages,
         spm={"source": path / SOURCE_SPM, "target": path / TARGET_SPM},
-    )  # fmt: skip
+    )
     model.check(d.problems)
     d.problems.raise_if_any()
     if first.languages and not target_language:
@@ -52,10 +58,14 @@ def _vocabulary(d: hf.Directory, name: str, size: int) -> Vocabulary:
     pad = d.settings.index("pad_token_id", size)
     languages = {t[2:-2]: i for t, i in ids.items() if t.startswith(">>") and t.endswith("<<") and len(t) > 4}
     return Vocabulary(
-        tokens=tokens, pad=pad, unk=ids.get("<unk>", 0), start=d.settings.index("decoder_start_token_id", size, pad),
-        end=d.settings.index("eos_token_id", size), languages=languages,
+        tokens=tokens,
+        pad=pad,
+        unk=ids.get("<unk>", 0),
+        start=d.settings.index("decoder_start_token_id", size, pad),
+        end=d.settings.index("eos_token_id", size),
+        languages=languages,
         control=frozenset(i for i, t in enumerate(tokens) if t.startswith("<unused ")),
-    )  # fmt: skip
+    )
 
 
 def tokens_by_id(entries: dict[str, Any], size: int, name: str, problems: Problems) -> list[str]:

@@ -55,8 +55,10 @@ class SentencePiece:
     def backend(self, names: Sequence[str]) -> Backend:
         """A tokenizer with these tokens in this order; those that are no pieces are never produced."""
         scores = self.scores
-        named = [name if i < len(SPECIAL_TOKENS) or name in scores or " " in name else OUTSIDE + name
-                 for i, name in enumerate(names)]  # fmt: skip
+        named = [
+            name if i < len(SPECIAL_TOKENS) or name in scores or " " in name else OUTSIDE + name
+            for i, name in enumerate(names)
+        ]
         if self.kind == "unigram":
             backend = Backend(models.Unigram([(name, scores.get(name, 0.0)) for name in named], unk_id=UNK))
         else:
@@ -211,8 +213,5 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
     """Every way to put a piece together from two others, the piece with the best score first."""
     order = sorted((text for text in scores if len(text) > 1), key=lambda text: -scores[text])
     return [
-        (text[:i], text[i:])
-        for text in order
-        for i in range(1, len(text))
-        if text[:i] in scores and text[i:] in scores
-    ]  # fmt: skip
+        (text[:i], text[i:]) for text in order for i in range(1, len(text)) if text[:i] in scores and text[i:] in scores
+    ]

@@ -24,15 +24,26 @@ FIELDS = {
     "source_embedding": "the name of the source embedding's weight",
     "target_embedding": "the name of the target embedding's weight",
     "output": "the name of the output layer, without .weight",
-    "pad": "the id of padding", "unk": "of the unknown token", "start": "of the start token", "end": "of the end token",
+    "pad": "the id of padding",
+    "unk": "of the unknown token",
+    "start": "of the start token",
+    "end": "of the end token",
     "source_vocabulary": "a file of tokens in the order of their ids, one on a line, or a JSON table of token: id",
     "target_vocabulary": "the same of the target side",
-}  # fmt: skip
+}
 OPTIONAL = {
-    "transformer": "transformer", "activation": "relu", "norm_first": False, "scale_embeddings": True,
-    "positions": "sinusoidal", "max_length": 512, "source_starts": True, "text": "words",
-    "source_sentencepiece": None, "target_sentencepiece": None, "bpe_codes": None,
-}  # fmt: skip
+    "transformer": "transformer",
+    "activation": "relu",
+    "norm_first": False,
+    "scale_embeddings": True,
+    "positions": "sinusoidal",
+    "max_length": 512,
+    "source_starts": True,
+    "text": "words",
+    "source_sentencepiece": None,
+    "target_sentencepiece": None,
+    "bpe_codes": None,
+}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu"}
 NORMS = {"encoder": ["self_residual", "feed_residual"], "decoder": ["self_residual", "cross_residual", "feed_residual"]}
 
@@ -54,8 +65,10 @@ def read(path: Path, map: Path) -> ImportedModel:  # noqa: A002  (the flag's nam
     tokens = [_tokens(map.parent / str(values[f"{side}_vocabulary"]), problems) for side in ("source", "target")]
 
     config, weights = _body(s, tensors)
-    tables = [tensors.get(str(values[f"{side}_embedding"]), len(t), config.d_model)
-              for side, t in zip(("source", "target"), tokens, strict=True)]  # fmt: skip
+    tables = [
+        tensors.get(str(values[f"{side}_embedding"]), len(t), config.d_model)
+        for side, t in zip(("source", "target"), tokens, strict=True)
+    ]
     output = str(values["output"])
     tables.append(tensors.get(f"{output}.weight", len(tokens[1]), config.d_model))
     bias = tensors.get(f"{output}.bias", len(tokens[1])) if f"{output}.bias" in tensors else None
@@ -73,8 +86,11 @@ def read(path: Path, map: Path) -> ImportedModel:  # noqa: A002  (the flag's nam
     source, target = (text.backend(layout.names) for text, layout in zip(texts, layouts, strict=True))
     if s.flag("source_starts", True):
         add_template(source, [BOS])
-    spm = {side: map.parent / str(values[f"{side}_sentencepiece"]) for side in ("source", "target")
-           if values.get(f"{side}_sentencepiece")}  # fmt: skip
+    spm = {
+        side: map.parent / str(values[f"{side}_sentencepiece"])
+        for side in ("source", "target")
+        if values.get(f"{side}_sentencepiece")
+    }
     provenance = {"format": "torch", "weights": path.name, "map": values, "name": path.stem}
     model = ImportedModel(config, weights, source, target, provenance, spm=spm)
     model.check(problems)
@@ -121,11 +137,19 @@ def _body(s: Settings, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]
     if pre and not final:
         s.problems.add("it is pre-norm without a norm after each stack, which is not supported")
     config = ModelConfig(
-        d_model=d_model, d_ff=d_ff, heads=s.size("heads"), encoder_layers=counts["encoder"] or 1,
-        decoder_layers=counts["decoder"] or 1, norm="pre" if pre else "post", final_norm=final and not pre,
-        activation=s.choice("activation", ACTIVATIONS, "relu"), scale_embeddings=s.flag("scale_embeddings", True),
-        dropout=0.0, attention_dropout=0.0, ff_dropout=0.0,
-    )  # fmt: skip
+        d_model=d_model,
+        d_ff=d_ff,
+        heads=s.size("heads"),
+        encoder_layers=counts["encoder"] or 1,
+        decoder_layers=counts["decoder"] or 1,
+        norm="pre" if pre else "post",
+        final_norm=final and not pre,
+        activation=s.choice("activation", ACTIVATIONS, "relu"),
+        scale_embeddings=s.flag("scale_embeddings", True),
+        dropout=0.0,
+        attention_dropout=0.0,
+        ff_dropout=0.0,
+    )
     weights: dict[str, Tensor | None] = {}
     for side, layers in counts.items():
         for i in range(layers):

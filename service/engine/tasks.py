@@ -30,8 +30,8 @@ class Options:
     repetition_penalty: float = 1.0  # a repeated token's log-probability is multiplied by this before the choice
     no_repeat_ngram_size: int = 0  # n-grams of this size come once; 0: no such rule
     temperature: float | None = None  # sample from softmax(logits / temperature); None: no sampling
-    top_k: int | None = None  # sample among the k likeliest
-    top_p: float | None = None  # sample among the likeliest that together have this probability
+    top_k: int | None = None  # sample among the k most probable
+    top_p: float | None = None  # sample among the most probable that together have this probability
     seed: int = 0  # of the sampling
 
     @property
