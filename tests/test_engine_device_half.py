@@ -1,6 +1,6 @@
 """The device path in f16, with the CPU as the device: what an engine takes, streams, refuses and how it ends.
 
-Not here: what is compared with torch or with itself to the last bit (f16 has bounds in test_engine_device.py), and names.
+Not here: names of precisions, and what is compared to the last bit; f16 has bounds in test_engine_device.py.
 """
 
 from __future__ import annotations
