@@ -177,7 +177,8 @@ def test_int8_graphs_whose_builder_forgets_the_decoders_output_biases_are_refuse
     monkeypatch.setattr(Int8Parts, "product", forgetful)
     with pytest.raises(VerificationError) as caught:
         convert.convert(run, tmp_path / "out", "small", variants=("int8",))
-    problems = str(caught.value).splitlines()[1:]
+    *problems, advice = str(caught.value).splitlines()[1:]
+    assert "--precision fp32" in advice
     assert all("levels" in problem or "logprobs" in problem for problem in problems)
     assert any("int8 fast levels token by token are off" in problem for problem in problems)
 
