@@ -33,7 +33,7 @@ serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded mo
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
 
 test: lint ## every check that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/all ## ruff and mypy
 	$(BIN)/ruff check .
