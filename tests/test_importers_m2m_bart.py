@@ -12,10 +12,24 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from export.bundle import read_bundle
+from export.convert import convert
 from model.importers import bart, m2m
 from model.importers.imported import ImportedModel
 from model.importers.problems import ImportRefusedError
-from tests.foreign import LENGTH, SOURCES, WORDS, check_against, names_to_foreign, randomize, sentences, train_spm
+from service.engine.engine import Engine, EngineSettings
+from service.engine.tasks import Generate, Generated, Options
+from tests.foreign import (
+    LENGTH,
+    SOURCES,
+    WORDS,
+    check_against,
+    greedy_after,
+    names_to_foreign,
+    randomize,
+    sentences,
+    train_spm,
+)
 
 SHAPE: dict[str, Any] = {
     "d_model": 32,
@@ -200,3 +214,17 @@ def test_mbart_25_has_the_language_after_the_source_and_starts_with_the_targets(
     compare(imported, oracle, {**ids, "</s>": 2}, encode, [ids["ro_RO"]])
     with pytest.raises(ImportRefusedError, match="--source-language must name it"):
         bart.read(tmp_path)
+
+
+def test_an_exported_m2m_begins_in_the_target_language_as_torch_does(m2m_directory: Any, tmp_path: Path) -> None:
+    path, _, _ = m2m_directory
+    imported = m2m.read(path, source_language="en", target_language="fr")
+    imported.write(tmp_path / "run")
+    convert(tmp_path / "run", tmp_path / "bundle", "m2m", variants=("fp32",))
+    engine = Engine(read_bundle(tmp_path / "bundle"), EngineSettings(threads=1))
+    sources = [tuple(engine.source_tokenizer.encode(text)) for text in sentences(20)]
+    tasks = [Generate(source=source, options=Options(max_length=12)) for source in sources]
+    wanted = greedy_after(imported.load(), [list(source) for source in sources], imported.generation["target_prefix"])
+    for found, ids in zip(engine.run(tasks), wanted, strict=True):
+        assert isinstance(found, Generated)
+        assert list(found.hypotheses[0].ids) == ids[:12]
