@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from export.bundle import Bundle
 from service.engine.engine import Engine
 from service.engine.tasks import Generate, Generated, NextToken, Options, Score, Task
-from service.errors import InvalidFieldError
+from service.errors import InvalidFieldError, StartError
 from tests.conftest import make_model
 from tests.engines import Callback, make_bundle, make_engine
 
@@ -65,3 +68,25 @@ def test_what_is_too_long_or_unknown_is_refused_with_all_that_was_submitted_with
         engine.submit([NextToken(source=(4,)), task], Callback())
     assert refused.value.field == field
     assert engine.count_waiting() == 0
+
+
+@pytest.mark.parametrize("prefix", [[11], [-1], ["4"], [True], 4, {"0": 4}, [4] * (LIMIT - 1)], ids=str)
+def test_a_bundle_whose_start_tokens_cannot_be_decoded_does_not_start(bundle: Bundle, prefix: Any) -> None:
+    with pytest.raises(StartError, match=r"target_prefix in its manifest takes at most 62 ids from 0 to 10, not"):
+        make_engine(replace(bundle, generation={"target_prefix": prefix}))
+
+
+def test_the_longest_of_everything_is_decoded_after_start_tokens(bundle: Bundle) -> None:
+    start = [4] * 3
+    engine = make_engine(replace(bundle, generation={"target_prefix": start}))
+    longest = LIMIT - len(start)
+    results = engine.run(
+        [
+            Score(source=SOURCE, target=(5,) * (longest - 1)),
+            NextToken(source=SOURCE, prefix=(5,) * (longest - 1)),
+            Generate(source=SOURCE, options=Options(max_length=longest, min_length=longest, beam_size=3)),
+        ]
+    )
+    assert len(results) == 3
+    with pytest.raises(InvalidFieldError, match=f"over this model's limit of {longest}"):
+        engine.submit([Generate(source=SOURCE, options=Options(max_length=longest + 1))], Callback())

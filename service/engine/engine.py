@@ -18,7 +18,7 @@ from service.engine.certificate import check_certificate
 from service.engine.interface import CertificateResult, EngineDescription
 from service.engine.job import Job, make_search
 from service.engine.lane import Lane
-from service.engine.limits import check_task
+from service.engine.limits import check_task, start_tokens
 from service.engine.observer import EngineObserver
 from service.engine.resources import EngineSettings, Resources, allocate
 from service.engine.runtime import Runtime
@@ -53,9 +53,10 @@ class Engine:
         ]
         self._lane_threads: list[threading.Thread] = []
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
+        start = start_tokens(bundle)
         certificate = self._certify()  # torch's answers in it begin without start tokens
-        self._special = replace(self._special, start=tuple(bundle.generation.get("target_prefix", ())))
-        self.description = describe(bundle, settings, resources, certificate)
+        self._special = replace(self._special, start=start)
+        self.description = describe(bundle, settings, resources, certificate, len(start))
 
     def count_waiting(self) -> int:
         return self._scheduler.count_waiting()
@@ -170,7 +171,7 @@ class Results:
 
 
 def describe(
-    bundle: Bundle, settings: EngineSettings, resources: Resources, certificate: CertificateResult
+    bundle: Bundle, settings: EngineSettings, resources: Resources, certificate: CertificateResult, start_length: int
 ) -> EngineDescription:
     runtime = resources.wide
     return EngineDescription(
@@ -180,7 +181,7 @@ def describe(
         variants=tuple(bundle.variants),
         produced_by=bundle.produced_by,
         max_source_length=bundle.limits["max_source_length"],
-        max_target_length=bundle.limits["max_target_length"] - len(bundle.generation.get("target_prefix", ())),
+        max_target_length=bundle.limits["max_target_length"] - start_length,
         precision=runtime.precision,
         provider=runtime.provider,
         provider_fallback=runtime.fallback,

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from export.bundle import Bundle
 from service.engine.tasks import Generate, Ids, Score, Task
-from service.errors import InvalidFieldError
+from service.errors import InvalidFieldError, StartError
+
+
+def start_tokens(bundle: Bundle) -> Ids:
+    """The tokens that are decoded before every target of this bundle, if it has any: a language, say."""
+    start = bundle.generation.get("target_prefix", [])
+    vocabulary, longest = bundle.sizes.target_vocab, bundle.limits["max_target_length"] - 2  # a token and the end
+    known = isinstance(start, list) and all(type(token) is int and 0 <= token < vocabulary for token in start)
+    if not known or len(start) > longest:
+        raise StartError(
+            f"{bundle.directory}: generation.target_prefix in its manifest takes at most {longest} ids from 0 to "
+            f"{vocabulary - 1}, not {str(start)[:60]}. Export the model again."
+        )
+    return tuple(start)
 
 
 def check_task(task: Task, bundle: Bundle, start_tokens: int) -> None:

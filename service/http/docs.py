@@ -32,7 +32,8 @@ async def page() -> Response:
 
 
 @router.get("/docs/{name}")
-async def file(name: str, request: Request) -> Response:
+def file(name: str, request: Request) -> Response:
+    """In a thread, since reading and unpacking take milliseconds."""
     if name not in FILES:
         raise NotFoundError(f"There is nothing at /docs/{name[:100]}; /docs is the page.")
     content = (DIRECTORY / f"{name}.gz").read_bytes()
