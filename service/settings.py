@@ -81,6 +81,13 @@ class Settings:
         10.0, "for a connection to send its headers; over it 408", unit="s", low=0.1, high=86_400
     )
     body_seconds: float = setting(30.0, "for a request to send its body; over it 408", unit="s", low=0.1, high=86_400)
+    send_seconds: float = setting(
+        30.0,
+        "for which a client may leave an answer unread; over it the connection ends",
+        unit="s",
+        low=0.1,
+        high=86_400,
+    )
     log_format: str = setting("text", "of the log on standard error", choices=("text", "json"))
     log_level: str = setting(
         "info", "the least that is logged; requests are info", choices=("debug", "info", "warning", "error")

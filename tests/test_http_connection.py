@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -240,3 +241,26 @@ def _send_and_reset(server: Running, sent: bytes) -> None:
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")  # close by a reset
     raw.sendall(sent)
     raw.close()
+
+
+def test_a_client_that_does_not_read_its_answers_is_let_go(tmp_path: Path) -> None:
+    large = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    with running(tmp_path, send_seconds=0.2) as (server, _), connect(server) as raw:
+        raw.sendall(large * 30)  # more than the buffers of both sides hold
+        wait_for(lambda: server.server.app.state.traffic.active == 1)
+        wait_for(lambda: server.server.app.state.traffic.active == 0)
+        assert len(everything(raw)) < 30 * MEGABYTE
+
+
+def test_a_client_that_reads_slowly_gets_its_whole_answer(tmp_path: Path) -> None:
+    large = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    with running(tmp_path, send_seconds=0.5) as (server, _), connect(server) as raw:
+        raw.sendall(large)
+        expected = 12 * len(one_answer(raw))
+        raw.sendall(large * 12)
+        found = 0
+        while found < expected:  # all in all longer than it may stand still
+            part = raw.recv(2 * MEGABYTE)
+            assert part, "it was closed"
+            found += len(part)
+            time.sleep(0.02)

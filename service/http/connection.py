@@ -27,6 +27,7 @@ class ConnectionLimits:
 
     max_connections: int
     header_seconds: float
+    send_seconds: float
     refused: int = 0  # connections over the bound that are open still
     warned: float = float("-inf")  # by time.monotonic()
 
@@ -49,6 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_arrived = False  # in the data that is being parsed
         self._header_bytes = 0  # of headers or trailers that are not complete
         self._header_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None  # while the client does not read
         self._running: RequestResponseCycle | None = None  # with pipelining, `cycle` is the last one received
         self._refused = False
 
@@ -61,6 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_header_timer()
+        self._stop_send_timer()
         if self._refused:
             self.limits.refused -= 1
             return
@@ -68,6 +71,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._send_timer = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_send_timer()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -123,6 +134,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+    def _stop_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
 
     def _on_header_timeout(self) -> None:
         self._header_timer = None
