@@ -106,7 +106,8 @@ def _check_same_run(plan: Plan) -> None:
     saved = checkpoint.read_config(plan.out)
     model = {k: v for k, v in config.to_json(plan.model).items() if not k.endswith("_vocab")}
     dropout = {name: value for name, value in model.items() if name.endswith("dropout")}
-    changed = [name for name, value in model.items() if name not in dropout and saved["model"][name] != value]
+    begun = config.to_json(config.model_from_json(saved["model"], plan.out / checkpoint.CONFIG))
+    changed = [name for name, value in model.items() if name not in dropout and begun[name] != value]
     if saved["tokenizers"] != _tokenizer_kinds(plan):
         changed.append("the tokenizers")
     for name, tsv in (("train", plan.data), ("valid", plan.valid)):

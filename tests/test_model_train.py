@@ -271,6 +271,15 @@ def test_resuming_with_another_model_or_other_data_is_refused(tsv: Path, tmp_pat
         run(tsv, tmp_path / "run", resume=True)
 
 
+def test_a_run_of_a_version_that_lacked_an_option_can_be_resumed(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run")
+    written = tmp_path / "run" / checkpoint.CONFIG
+    config = json.loads(written.read_text())
+    del config["model"]["output_bias"]
+    written.write_text(json.dumps(config))
+    assert run(tsv, tmp_path / "run", resume=True, steps=16).step == 16
+
+
 def test_a_resumed_run_may_be_made_longer(tsv: Path, tmp_path: Path) -> None:
     run(tsv, tmp_path / "run")
     assert run(tsv, tmp_path / "run", resume=True, steps=16).step == 16
