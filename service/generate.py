@@ -34,6 +34,7 @@ from service.info import find_bundle
 from service.settings import Settings, flag, read_settings, takes
 
 NOT_OPTIONS = ("inputs", "stream", "timeout_ms")  # fields of POST /v1/generate that have no flag
+TEXTS = ("target_prefix", "source_language", "target_language")  # options that are texts, whatever they look like
 SETTINGS = ("bundle", "provider", "precision", "threads", "lanes", "max_rows")
 LIMITS = Settings(max_beam_size=4096)  # nobody else is served, so only memory limits a beam
 LONGEST_LINE = 2**20  # bytes
@@ -105,7 +106,7 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
     if options.logprobs and not options.json:
         raise GenerateUsageError("--logprobs is for --json; a line of text has no place for them.")
     given = {
-        name: value if name == "target_prefix" else _value(value)
+        name: value if name in TEXTS else _value(value)
         for name, value in vars(options).items()
         if name in GenerateRequest.model_fields
     }

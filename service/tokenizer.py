@@ -17,10 +17,11 @@ class Tokenizer:
         self._unknown = special_ids["unk"]
         self._silent = {special_ids[name] for name in ("pad", "bos", "eos")}
         self.size: int = self._backend.get_vocab_size()
+        self.added = len(self._backend.encode("").ids)  # tokens that the file adds to every text: a language, say
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of a text, without start or end token."""
-        return tuple(self._encode(text).ids)
+    def encode(self, text: str, bare: bool = False) -> tuple[int, ...]:
+        """The ids of a text, without start or end token; `bare`: also without the tokens that the file adds to all."""
+        return tuple(self._encode(text, bare).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; start, end and padding say nothing."""
@@ -40,6 +41,8 @@ class Tokenizer:
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [text[start:stop] for index, (start, stop) in pairs if index == self._unknown]
 
-    def _encode(self, text: str) -> Encoding:
+    def _encode(self, text: str, bare: bool = False) -> Encoding:
         """`encode` holds the GIL to its end, `encode_batch` releases it, which costs more than a short text takes."""
-        return self._backend.encode(text) if len(text) <= LONG_TEXT else self._backend.encode_batch([text])[0]
+        if len(text) <= LONG_TEXT:
+            return self._backend.encode(text, add_special_tokens=not bare)
+        return self._backend.encode_batch([text], add_special_tokens=not bare)[0]

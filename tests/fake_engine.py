@@ -19,6 +19,7 @@ from export.bundle import Bundle, Variant
 from export.signature import Sizes
 from model.tokenizer import learn
 from service.engine.interface import CertificateResult, EngineDescription
+from service.engine.limits import languages_of
 from service.engine.tasks import (
     Array,
     Distribution,
@@ -141,6 +142,8 @@ class FakeEngine:
             max_queue_requests=self.max_queue_requests,
             max_queue_tokens=MAX_QUEUE_TOKENS,
             certificate=CertificateResult(drift=self.drift, tolerance=1e-4, samples=3),
+            languages=languages_of(self.bundle),
+            generation=self.bundle.generation,
         )
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> FakeSubmission:

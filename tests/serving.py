@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,11 @@ class Service:
 
 
 @contextmanager
-def in_process(directory: Path, load: Any = None, source: int = 16, **settings: Any) -> Iterator[Service]:
-    engine = FakeEngine(make_bundle(directory, source=source))
+def in_process(
+    directory: Path, load: Any = None, source: int = 16, manifest: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Service]:
+    """`manifest`: fields of the bundle that are not as make_bundle has them."""
+    engine = FakeEngine(replace(make_bundle(directory, source=source), **(manifest or {})))
     engine.start()
     registry = CollectorRegistry()
     app = create_app(Settings(**settings), engine, registry, load)

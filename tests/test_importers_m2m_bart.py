@@ -19,6 +19,11 @@ from model.importers.imported import ImportedModel
 from model.importers.problems import ImportRefusedError
 from service.engine.engine import Engine, EngineSettings
 from service.engine.tasks import Generate, Generated, Options
+from service.errors import InvalidFieldError
+from service.http.models import ServedModel
+from service.http.planning import plan_generate
+from service.http.schemas import GenerateRequest
+from service.settings import Settings
 from tests.foreign import (
     LENGTH,
     SOURCES,
@@ -214,6 +219,25 @@ def test_mbart_25_has_the_language_after_the_source_and_starts_with_the_targets(
     compare(imported, oracle, {**ids, "</s>": 2}, encode, [ids["ro_RO"]])
     with pytest.raises(ImportRefusedError, match="--source-language must name it"):
         bart.read(tmp_path)
+
+
+def test_a_request_names_the_languages_of_an_m2m_that_was_imported_with_none(
+    m2m_directory: Any, tmp_path: Path
+) -> None:
+    path, _, _ = m2m_directory
+    m2m.read(path).write(tmp_path / "run")
+    convert(tmp_path / "run", tmp_path / "bundle", "m2m", variants=("fp32",))
+    engine = Engine(read_bundle(tmp_path / "bundle"), EngineSettings(threads=1))
+    request = GenerateRequest(
+        inputs=sentences(5), source_language="fr", target_language="de", beam_size=1, max_length=9
+    )
+    with pytest.raises(InvalidFieldError, match="source_language is missing; this model takes one of: de, en, fr"):
+        plan_generate(GenerateRequest(inputs=sentences(5)), ServedModel(engine), Settings())
+    tasks = plan_generate(request, ServedModel(engine), Settings())
+    fixed = m2m.read(path, source_language="fr", target_language="de")
+    sources = [fixed.source.encode(text).ids for text in sentences(5)]
+    wanted = greedy_after(fixed.load(), sources, fixed.generation["target_prefix"])
+    assert [found.hypotheses[0].ids for found in engine.run(tasks)] == [tuple(ids[:9]) for ids in wanted]
 
 
 def test_an_exported_m2m_begins_in_the_target_language_as_torch_does(m2m_directory: Any, tmp_path: Path) -> None:

@@ -197,6 +197,9 @@ def generation_defaults(d: Directory, target: Layout, forced: bool = False) -> d
     """Beam size, penalties, limits and the forced first token, from generation_config.json or else config.json."""
     values = {**d.settings.values, **d.generation}
     found = {ours: values[theirs] for ours, theirs in DEFAULTS.items() if isinstance(values.get(theirs), int | float)}
+    for name in ("max_length", "min_length"):  # theirs count the token that the decoder starts with
+        if isinstance(found.get(name), int):
+            found[name] = max(0, found[name] - 1)
     if isinstance(values.get("early_stopping"), str):
         found["early_stopping"] = values["early_stopping"]
     if isinstance(values.get("forced_eos_token_id"), int):

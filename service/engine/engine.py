@@ -18,7 +18,7 @@ from service.engine.certificate import check_certificate
 from service.engine.interface import CertificateResult, EngineDescription
 from service.engine.job import Job, make_search
 from service.engine.lane import Lane
-from service.engine.limits import check_task, start_tokens
+from service.engine.limits import check_task, languages_of, start_tokens
 from service.engine.observer import EngineObserver
 from service.engine.resources import EngineSettings, Resources, allocate
 from service.engine.runtime import Runtime
@@ -26,6 +26,7 @@ from service.engine.scheduler import Scheduler, SubmittedJobs
 from service.engine.search import SpecialIds
 from service.engine.tasks import EventCallback, Finished, NewTokens, Result, Task
 from service.errors import NotReadyError, QueueFullError
+from service.languages import Languages
 from service.tokenizer import Tokenizer
 
 __all__ = ["Engine", "EngineSettings"]
@@ -53,10 +54,12 @@ class Engine:
         ]
         self._lane_threads: list[threading.Thread] = []
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
-        start = start_tokens(bundle)
+        start, languages = start_tokens(bundle), languages_of(bundle)
         certificate = self._certify()  # torch's answers in it begin without start tokens
         self._special = replace(self._special, start=start)
-        self.description = describe(bundle, settings, resources, certificate, len(start))
+        self.description = describe(
+            bundle, settings, resources, certificate, languages, max(len(start), languages.longest_target_prefix)
+        )
 
     def count_waiting(self) -> int:
         return self._scheduler.count_waiting()
@@ -76,12 +79,12 @@ class Engine:
         self, tasks: Sequence[Task], on_event: EventCallback, observer: EngineObserver, deadline: float | None = None
     ) -> list[Job]:
         now = time.monotonic()
-        for task in tasks:
-            check_task(task, self.bundle, len(self._special.start))
-        return [
-            Job(task, index, on_event, deadline, now, make_search(self._special, task), observer)
-            for index, task in enumerate(tasks)
-        ]
+        jobs = []
+        for index, task in enumerate(tasks):
+            special = self._special if task.start is None else replace(self._special, start=task.start)
+            check_task(task, self.bundle, special.start)
+            jobs.append(Job(task, index, on_event, deadline, now, make_search(special, task), observer))
+        return jobs
 
     def start(self) -> None:
         self._lane_threads = [
@@ -171,7 +174,12 @@ class Results:
 
 
 def describe(
-    bundle: Bundle, settings: EngineSettings, resources: Resources, certificate: CertificateResult, start_length: int
+    bundle: Bundle,
+    settings: EngineSettings,
+    resources: Resources,
+    certificate: CertificateResult,
+    languages: Languages,
+    start_length: int,
 ) -> EngineDescription:
     runtime = resources.wide
     return EngineDescription(
@@ -191,6 +199,8 @@ def describe(
         max_queue_requests=settings.max_queue_requests,
         max_queue_tokens=settings.max_queue_tokens,
         certificate=certificate,
+        languages=languages,
+        generation=bundle.generation,
     )
 
 

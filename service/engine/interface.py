@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from export.bundle import Sizes
 from service.engine.tasks import EventCallback, Task
+from service.languages import Languages
 from service.tokenizer import Tokenizer
 
 
@@ -43,6 +44,8 @@ class EngineDescription:
     max_queue_requests: int
     max_queue_tokens: int
     certificate: CertificateResult
+    languages: Languages = field(default_factory=Languages)
+    generation: Mapping[str, Any] = field(default_factory=dict)  # what the bundle has in place of a request's defaults
 
 
 class Submission(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from export.bundle import Bundle
 from service.engine.tasks import Generate, Ids, Score, Task
 from service.errors import InvalidFieldError, StartError
+from service.languages import Languages, read_languages
 
 
 def start_tokens(bundle: Bundle) -> Ids:
@@ -20,13 +21,23 @@ def start_tokens(bundle: Bundle) -> Ids:
     return tuple(start)
 
 
-def check_task(task: Task, bundle: Bundle, start_tokens: int) -> None:
+def languages_of(bundle: Bundle) -> Languages:
+    """Those that a request may name."""
+    longest = min(bundle.limits["max_source_length"], bundle.limits["max_target_length"]) - 2
+    try:
+        return read_languages(bundle.languages, bundle.sizes.source_vocab, bundle.sizes.target_vocab, longest)
+    except StartError as error:
+        raise StartError(f"{bundle.directory}: {error}") from None
+
+
+def check_task(task: Task, bundle: Bundle, start: Ids) -> None:
     """InvalidFieldError if a task is longer than the model's positions, or has ids that it does not know.
 
-    `start_tokens` take positions of every target beside its own.
+    `start` tokens take positions of the target beside its own.
     """
     sizes, limits = bundle.sizes, bundle.limits
-    max_target_length = limits["max_target_length"] - start_tokens
+    max_target_length = limits["max_target_length"] - len(start)
+    _check(start, "start", limits["max_target_length"] - 2, sizes.target_vocab)
     _check(task.source, "source", limits["max_source_length"], sizes.source_vocab)
     if isinstance(task, Generate):
         _check(task.prefix, "prefix", task.options.max_length, sizes.target_vocab)

@@ -44,6 +44,7 @@ class Generate:
     source: Ids  # without the end token
     options: Options
     prefix: Ids = ()  # the target starts with it
+    start: Ids | None = None  # decoded before the prefix and not answered: a language; None: as the bundle has it
     stream: bool = False  # emit NewTokens while decoding
     top_logprobs: int = 0  # most probable tokens recorded at each position; 0: none
 
@@ -62,6 +63,7 @@ class Generate:
 class NextToken:
     source: Ids
     prefix: Ids = ()
+    start: Ids | None = None
 
     rows = 1
     stream = False
@@ -75,6 +77,7 @@ class NextToken:
 class Score:
     source: Ids
     target: Ids  # without the end token, which is scored too
+    start: Ids | None = None
 
     rows = 1
     stream = False

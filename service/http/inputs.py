@@ -13,15 +13,18 @@ CHARACTERS_PER_TOKEN = 64  # a text longer than this times its limit is refused 
 PIECES_NAMED = 5
 
 
-def encode_source(served: ServedModel, text: str, field: str) -> Ids:
-    """The ids of a source text, without the end token."""
+def encode_source(served: ServedModel, text: str, field: str, prefix: Ids | None = None) -> Ids:
+    """The ids of a source text, without the end token; `prefix` stands in place of what the tokenizer adds to all."""
     limit = served.description.max_source_length
-    ids = _encode(served.engine.source_tokenizer, text, field, limit)
-    if not ids:
+    tokenizer = served.engine.source_tokenizer
+    ids = _encode(tokenizer, text, field, limit, bare=prefix is not None)
+    if len(ids) <= (tokenizer.added if prefix is None else 0):
         raise InvalidFieldError(f"{field} is empty; give a text.", field)
+    if prefix:
+        ids = (*prefix, *ids)
     if len(ids) > limit:
         raise InvalidFieldError(f"{field} has {len(ids)} tokens; this model takes at most {limit}.", field)
-    _refuse_unknown(served.engine.source_tokenizer, text, ids, served.description.special_ids["unk"], field)
+    _refuse_unknown(tokenizer, text, ids, served.description.special_ids["unk"], field)
     return ids
 
 
@@ -43,7 +46,7 @@ def encode_target(served: ServedModel, text: str | Sequence[str], field: str, li
     return ids
 
 
-def _encode(tokenizer: Tokenizer, text: str, field: str, limit: int) -> Ids:
+def _encode(tokenizer: Tokenizer, text: str, field: str, limit: int, bare: bool = False) -> Ids:
     longest = CHARACTERS_PER_TOKEN * limit
     if len(text) > longest:
         raise InvalidFieldError(
@@ -57,7 +60,7 @@ def _encode(tokenizer: Tokenizer, text: str, field: str, limit: int) -> Ids:
             "send valid Unicode.",
             field,
         )
-    return tokenizer.encode(text)
+    return tokenizer.encode(text, bare)
 
 
 def _lone_surrogate(text: str) -> int | None:

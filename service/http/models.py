@@ -12,6 +12,7 @@ from export.bundle import BundleError
 from service.engine.interface import EngineInterface
 from service.errors import InvalidFieldError, NotReadyError, StartError
 from service.hardware import memory_limit
+from service.http.defaults import usable_defaults
 from service.metrics import Metrics
 from service.tokenizer import LONG_TEXT
 
@@ -31,6 +32,8 @@ class ServedModel:
         self.tokens = [engine.target_tokenizer.token(index) for index in range(engine.target_tokenizer.size)]
         self.end = self.description.special_ids["eos"]
         self.max_target_length = self.description.max_target_length
+        self.languages = self.description.languages
+        self.defaults = usable_defaults(self.description.generation)
 
 
 class ModelHolder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from service.http.schemas import LARGEST_SEED, RequestModel, ResponseModel, Texts, option, value
+from service.http.schemas import LANGUAGE_TAKES, LARGEST_SEED, RequestModel, ResponseModel, Texts, option, value
 
 LARGEST_LOGPROBS = 5
 ABSENT = "is not offered here; leave it out"
@@ -75,6 +75,18 @@ class CompletionRequest(RequestModel):
         unit="tokens",
         ge=0,
         le=LARGEST_LOGPROBS,
+    )
+    source_language: str | None = option(
+        None,
+        "the code of the source's language, of those that the model has (an extension)",
+        LANGUAGE_TAKES,
+        max_length=100,
+    )
+    target_language: str | None = option(
+        None,
+        "the code of the target's language, of those that the model has (an extension)",
+        LANGUAGE_TAKES,
+        max_length=100,
     )
     stream: bool | None = option(False, "answer server-sent events", "true or false")
     stream_options: StreamOptions | None = option(

@@ -5,17 +5,21 @@ Both dialects become a `Generation`, of which `_tasks` makes tasks. What the que
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from service.engine.tasks import Generate, NextToken, Options, Score
 from service.errors import InvalidFieldError
+from service.http.defaults import fitting_defaults
 from service.http.inputs import encode_source, encode_target
 from service.http.models import ServedModel
 from service.http.openai_schemas import CompletionRequest
 from service.http.schemas import LOWEST_TEMPERATURE, GenerateRequest, NextTokenRequest, ScoreRequest
 from service.http.validation import combined_error
+from service.languages import Chosen
 from service.settings import Settings
 
 SEEDS = 2**63  # how many there are
@@ -28,11 +32,12 @@ class Generation:
     """What is to be decoded, in whichever dialect it was asked for."""
 
     texts: Sequence[str]
-    field: str  # the name of the field that has the texts
+    field_name: str  # of the field that has the texts
     options: Options
     seed: int | None = None  # None: a random one
     tasks_per_text: int = 1
     target_prefix: str = ""
+    languages: Chosen = dataclasses.field(default_factory=Chosen)
     stream: bool = False
     top_logprobs: int = 0
 
@@ -58,6 +63,8 @@ def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> floa
 
 
 def plan_generate(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Generate]:
+    languages = served.languages.choose(request.source_language, request.target_language)
+    request = _with_defaults(request, served, settings, languages)
     _refuse([*_limits(request, served, settings), *_contradictions(request)])
     options = Options(
         beam_size=request.beam_size,
@@ -73,20 +80,38 @@ def plan_generate(request: GenerateRequest, served: ServedModel, settings: Setti
     )
     generation = Generation(
         texts=request.inputs,
-        field="inputs",
+        field_name="inputs",
         options=options,
         seed=request.seed,
         target_prefix=request.target_prefix or "",
+        languages=languages,
         stream=request.stream,
     )
     return _tasks(generation, served)
 
 
+def _with_defaults(
+    request: GenerateRequest, served: ServedModel, settings: Settings, languages: Chosen
+) -> GenerateRequest:
+    if not served.defaults:
+        return request
+    fields = fitting_defaults(
+        served.defaults,
+        request,
+        start=len(languages.start or ()),
+        most_hypotheses=_most_hypotheses(served, settings),
+        longest=served.max_target_length,
+    )
+    return request.model_copy(update=fields)
+
+
 def plan_completion(request: CompletionRequest, served: ServedModel, settings: Settings) -> CompletionPlan:
+    languages = served.languages.choose(request.source_language, request.target_language)
     samples = bool(request.temperature)
     choices = request.n or 1
     candidates = request.best_of or choices
-    beam_size = 1 if samples else request.beam_size or candidates
+    native = _as_native(request, served, settings, languages)
+    beam_size = 1 if samples else native.beam_size
     _refuse(
         [
             *_completion_limits(request, served, settings, max(candidates, beam_size)),
@@ -97,35 +122,57 @@ def plan_completion(request: CompletionRequest, served: ServedModel, settings: S
     options = Options(
         beam_size=beam_size,
         num_hypotheses=1 if samples else choices,
-        length_penalty=1.0 if request.length_penalty is None else request.length_penalty,
-        max_length=min(request.max_tokens or served.max_target_length, served.max_target_length),
+        length_penalty=native.length_penalty,
+        max_length=native.max_length or served.max_target_length,
+        min_length=native.min_length,
+        repetition_penalty=native.repetition_penalty,
+        no_repeat_ngram_size=native.no_repeat_ngram_size,
         temperature=request.temperature or None,
         top_p=request.top_p if samples else None,
     )
     generation = Generation(
         texts=request.prompt,
-        field="prompt",
+        field_name="prompt",
         options=options,
         seed=None if request.seed is None else request.seed % SEEDS,
         tasks_per_text=candidates if samples else 1,
+        languages=languages,
         stream=bool(request.stream),
         top_logprobs=request.logprobs or 0,
     )
     return CompletionPlan(_tasks(generation, served), generation.tasks_per_text, choices, request.logprobs)
 
 
+def _as_native(
+    request: CompletionRequest, served: ServedModel, settings: Settings, languages: Chosen
+) -> GenerateRequest:
+    """What a completion asks for in the native dialect's fields, the model's defaults filled in."""
+    fields: dict[str, Any] = {"num_hypotheses": request.n or 1, "temperature": request.temperature or None}
+    if request.beam_size or request.best_of:
+        fields["beam_size"] = request.beam_size or request.best_of
+    if "length_penalty" in request.model_fields_set and request.length_penalty is not None:
+        fields["length_penalty"] = request.length_penalty
+    if request.max_tokens:
+        fields["max_length"] = min(request.max_tokens, served.max_target_length)
+    values = {"inputs": request.prompt, "beam_size": request.n or 1, **fields}
+    native = GenerateRequest.model_construct(set(fields), **values)
+    return _with_defaults(native, served, settings, languages)
+
+
 def plan_next_token(request: NextTokenRequest, served: ServedModel) -> NextToken:
     if request.prefix and request.prefix_tokens is not None:
         raise InvalidFieldError("prefix and prefix_tokens are both given; leave one out.", "prefix_tokens")
-    source = encode_source(served, request.source, "source")
-    if request.prefix_tokens is not None:
-        return NextToken(source=source, prefix=encode_target(served, request.prefix_tokens, "prefix_tokens"))
-    return NextToken(source=source, prefix=encode_target(served, request.prefix, "prefix"))
+    languages = served.languages.choose(request.source_language, request.target_language)
+    source = encode_source(served, request.source, "source", languages.source_prefix)
+    field = "prefix" if request.prefix_tokens is None else "prefix_tokens"
+    prefix = encode_target(served, request.prefix if request.prefix_tokens is None else request.prefix_tokens, field)
+    return NextToken(source=source, prefix=prefix, start=languages.start)
 
 
 def plan_score(request: ScoreRequest, served: ServedModel) -> Score:
-    source = encode_source(served, request.source, "source")
-    return Score(source=source, target=encode_target(served, request.target, "target"))
+    languages = served.languages.choose(request.source_language, request.target_language)
+    source = encode_source(served, request.source, "source", languages.source_prefix)
+    return Score(source=source, target=encode_target(served, request.target, "target"), start=languages.start)
 
 
 def input_seed(seed: int, place: int) -> int:
@@ -144,11 +191,11 @@ def _tasks(generation: Generation, served: ServedModel) -> list[Generate]:
     sources = []
     problems: list[Problem] = []
     for place, text in enumerate(generation.texts):
-        field = generation.field if len(generation.texts) == 1 else f"{generation.field}[{place}]"
+        name = generation.field_name if len(generation.texts) == 1 else f"{generation.field_name}[{place}]"
         try:
-            sources.append(encode_source(served, text, field))
+            sources.append(encode_source(served, text, name, generation.languages.source_prefix))
         except InvalidFieldError as error:
-            problems.append((field, error.message))
+            problems.append((name, error.message))
     _refuse(problems)
     repeated = [source for source in sources for _ in range(generation.tasks_per_text)]
     seed = generation.seed
@@ -159,6 +206,7 @@ def _tasks(generation: Generation, served: ServedModel) -> list[Generate]:
             source=source,
             options=replace(options, seed=input_seed(seed, place)) if options.samples and seed is not None else options,
             prefix=prefix,
+            start=generation.languages.start,
             stream=generation.stream,
             top_logprobs=generation.top_logprobs,
         )

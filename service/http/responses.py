@@ -16,8 +16,9 @@ from service.engine.distributions import top_tokens
 from service.engine.tasks import Distribution, Generate, Generated, Hypothesis, Ids, NewTokens, Scored, TokenLogprobs
 from service.errors import ServiceError
 from service.http.models import ServedModel
-from service.http.schemas import InfoResponse
+from service.http.schemas import InfoResponse, LanguagesResponse
 from service.http.submission import Outcome
+from service.languages import Languages
 from service.settings import Settings
 
 Json = dict[str, Any]
@@ -102,6 +103,15 @@ def score_content(served: ServedModel, target: Ids, result: Scored) -> Json:
     }
 
 
+def languages_response(languages: Languages) -> LanguagesResponse:
+    return LanguagesResponse(
+        source=languages.source,
+        target=languages.target,
+        default_source=languages.source_language,
+        default_target=languages.target_language,
+    )
+
+
 def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
     described = served.description
     return InfoResponse(
@@ -113,6 +123,8 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
             "special_ids": dict(described.special_ids),
             "produced_by": dict(described.produced_by),
         },
+        defaults=served.defaults,
+        languages=languages_response(served.languages),
         precision=described.precision,
         provider=described.provider,
         provider_fallback=described.provider_fallback,

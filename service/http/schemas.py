@@ -56,12 +56,15 @@ Texts = Annotated[
     BeforeValidator(_as_list, json_schema_input_type=Text | Annotated[list[Text], Field(min_length=1)]),
 ]
 ANY_TEXT = "a text"
+LANGUAGE_TAKES = "a code that /v1/info lists, or null for the model's own"
 TEMPERATURE: dict[str, Any] = {"ge": LOWEST_TEMPERATURE, "le": HIGHEST_TEMPERATURE}
 TIMEOUT_TAKES = f"a whole number from 1 to {LONGEST_TIMEOUT_MS}, or null"
 TIMEOUT: dict[str, Any] = {"unit": "ms", "ge": 1, "le": LONGEST_TIMEOUT_MS}
 
 
 class GenerateRequest(RequestModel):
+    """A model may have defaults of its own for what a request leaves out: GET /v1/info tells them."""
+
     inputs: Texts = option(..., "one source text, or several", "a text or a list of texts, at least one")
     beam_size: int = option(
         1, "hypotheses kept at each step; 1 is greedy", "a whole number from 1", unit="hypotheses", ge=1
@@ -112,6 +115,12 @@ class GenerateRequest(RequestModel):
         le=1000,
     )
     target_prefix: str | None = option(None, "the target of every input starts with this text", "a text, or null")
+    source_language: str | None = option(
+        None, "the code of the source's language, of those that the model has", LANGUAGE_TAKES, max_length=100
+    )
+    target_language: str | None = option(
+        None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
+    )
     temperature: float | None = option(
         None,
         "sample from softmax(logits / temperature); null: no sampling",
@@ -151,6 +160,12 @@ class NextTokenRequest(RequestModel):
     prefix_tokens: list[str] | None = option(
         None, "the same as tokens, instead of prefix", "a list of tokens, or null", fail_fast=True
     )
+    source_language: str | None = option(
+        None, "the code of the source's language, of those that the model has", LANGUAGE_TAKES, max_length=100
+    )
+    target_language: str | None = option(
+        None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
+    )
     top_k: int = option(
         10,
         "how many tokens are answered, most probable first; 0: the whole vocabulary",
@@ -169,6 +184,12 @@ class NextTokenRequest(RequestModel):
 class ScoreRequest(RequestModel):
     source: Text = option(..., "the source text", ANY_TEXT)
     target: str = option(..., "the target text, which may be empty", ANY_TEXT)
+    source_language: str | None = option(
+        None, "the code of the source's language, of those that the model has", LANGUAGE_TAKES, max_length=100
+    )
+    target_language: str | None = option(
+        None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
+    )
     timeout_ms: int | None = option(
         None, "from arrival; past it 504; null: the service's setting", TIMEOUT_TAKES, **TIMEOUT
     )
@@ -255,10 +276,19 @@ class ScoreResponse(ResponseModel):
     tokens: list[ScoredToken] = value("each token, the end token last")
 
 
+class LanguagesResponse(ResponseModel):
+    source: list[str] = value("codes of source languages that can be chosen")
+    target: list[str] = value("codes of target languages that can be chosen")
+    default_source: str | None = value("where a request names none; null: it must, if there are any")
+    default_target: str | None = value("likewise")
+
+
 class InfoResponse(ResponseModel):
     version: str = value("of attendant")
     model: str = value("the bundle's name")
     bundle: dict[str, Any] = value("its sizes, variants, special ids and what it was produced by")
+    defaults: dict[str, Any] = value("of POST /v1/generate where the model has its own")
+    languages: LanguagesResponse = value("that source_language and target_language take; none: a model of one pair")
     precision: str = value("the variant in use")
     provider: str = value("what computes")
     provider_fallback: str | None = value("reason for falling back from CUDA to CPU, or null")
