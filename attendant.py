@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import importlib.metadata
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -37,6 +40,10 @@ class Parser(argparse.ArgumentParser):
     """argparse, whose complaint is one sentence."""
 
     def error(self, message: str) -> NoReturn:
+        wrong, _, flags = message.partition("unrecognized arguments: ")
+        if flags and not wrong and flags.startswith("-"):
+            flag = flags.split()[0].partition("=")[0]
+            message += did_you_mean(flag, self._option_string_actions)
         raise UsageError(f"{message} (see {self.prog} --help).")
 
 
@@ -46,8 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(_usage())
         return 0 if arguments else 2
     command = arguments[0]
+    if command in ("-V", "--version"):
+        print(f"attendant {importlib.metadata.version('attendant')}")
+        return 0
     if command not in COMMANDS:
-        print(f"attendant: {command!r} is no command; it takes one of {', '.join(COMMANDS)}.", file=sys.stderr)
+        hint = did_you_mean(command, COMMANDS)
+        print(f"attendant: {command!r} is no command{hint}; it takes one of {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
         module = _own_module(COMMANDS[command][0])
@@ -64,6 +75,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"attendant {command}: {_sentence(error)}", file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
     return 0
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def _own_module(name: str) -> ModuleType:
@@ -85,7 +101,15 @@ def _sentence(error: Exception) -> str:
 
 def _usage() -> str:
     rows = [f"  {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
-    return "\n".join(["usage: attendant COMMAND [OPTIONS]", "", *rows, "", "attendant COMMAND --help says more."])
+    return "\n".join(
+        [
+            "usage: attendant COMMAND [OPTIONS]",
+            "",
+            *rows,
+            "",
+            "attendant COMMAND --help says more; attendant --version.",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Encoding
+from tokenizers import Encoding, decoders
 from tokenizers import Tokenizer as Backend
+
+from service.token_text import token_text
 
 LONG_TEXT = 2000  # characters, from which on encoding lets other Python threads run meanwhile
 
@@ -17,6 +19,7 @@ class Tokenizer:
         self._unknown = special_ids["unk"]
         self._silent = {special_ids[name] for name in ("pad", "bos", "eos")}
         self.size: int = self._backend.get_vocab_size()
+        self._byte_level = isinstance(self._backend.decoder, decoders.ByteLevel)
         self.added = len(self._backend.encode("").ids)  # tokens that the file adds to every text: a language, say
 
     def encode(self, text: str, bare: bool = False) -> tuple[int, ...]:
@@ -29,6 +32,10 @@ class Tokenizer:
 
     def token(self, index: int) -> str:
         return str(self._backend.id_to_token(index))
+
+    def text(self, index: int) -> str:
+        """What a token stands for, readable."""
+        return token_text(self.token(index), self._byte_level)
 
     def index(self, token: str) -> int | None:
         """The id of a token, or None if the vocabulary lacks it."""

@@ -30,7 +30,13 @@ class Process:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # a pipe that no one reads would block it
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+            start_new_session=True,  # no terminal, so SIGHUP reloads
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -62,7 +63,10 @@ def test_train_evaluate_and_plot(tsv: Path, tmp_path: Path, capsys: pytest.Captu
         (["train", "--preset", "huge"], r"--preset takes one of tiny, g2p, base, big, not 'huge'"),
         (["train", "--tokenizer", "letters"], r"--tokenizer takes chars, words or bpe:SIZE, not 'letters'"),
         (["train", "--tokenizer", "chars", "--source-tokenizer", "chars"], r"--tokenizer is one for both sides"),
-        (["train", "--set", "dropuot=1"], r"--set takes name=value"),
+        (["trian"], r"'trian' is no command, did you mean train\?; it takes one of"),
+        (["train", "--set", "dropuot=1"], r"--set dropuot: there is no such option; did you mean dropout\?"),
+        (["train", "--set", "nonsense"], r"--set takes name=value"),
+        (["serve", "--prot", "1"], r"unrecognized arguments: --prot 1, did you mean --port\? \(see"),
         (["train", "--set", "heads=0"], r"heads must be at least 1, not 0"),
         (["train", "--bogus"], r"unrecognized arguments: --bogus"),
         (["data", "nothing", "--out", "x"], r"invalid choice: 'nothing' \(choose from '?g2p"),
@@ -94,6 +98,11 @@ def test_a_failed_run_is_one_sentence_and_exit_1(tsv: Path, tmp_path: Path, caps
 def test_evaluating_what_is_no_run_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("evaluate", tmp_path, "--data", "x.tsv") == 1
     assert "config.json is not there" in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"attendant {importlib.metadata.version('attendant')}\n"
 
 
 def test_the_usage_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,3 +78,10 @@ def test_a_request_may_set_a_lower_limit_than_the_models_but_no_higher(served: S
         encode_target(served, "K K", "prefix", 2)
     with pytest.raises(InvalidFieldError, match="6 fit"):
         encode_target(served, ["K"] * 6, "prefix", 100)
+
+
+def test_what_the_vocabulary_lacks_can_be_let_through_as_the_unknown_token(served: ServedModel) -> None:
+    unknown = served.description.special_ids["unk"]
+    source = encode_source(served, "aZb", "source", allow_unknown=True)
+    assert source == (*encode_source(served, "a", "source"), unknown, *encode_source(served, "b", "source"))
+    assert encode_target(served, "K QQ", "target", allow_unknown=True)[-1] == unknown

@@ -62,6 +62,9 @@ def test_defaults_are_the_contracts() -> None:
         "repetition_penalty": 1.0,
         "no_repeat_ngram_size": 0,
         "target_prefix": None,
+        "source_language": None,
+        "target_language": None,
+        "allow_unknown": False,
         "temperature": None,
         "top_k": None,
         "top_p": None,
@@ -148,7 +151,12 @@ def test_a_missing_field_is_named(service: Service) -> None:
 
 def test_an_unknown_field_is_refused_and_the_known_ones_listed(service: Service) -> None:
     message, _ = refusal(service, {"source": "a", "target": "b", "beam": 2}, "/v1/score")
-    assert message == "beam is no field of this request; it takes source, target, timeout_ms."
+    assert message == f"beam is no field of this request; it takes {', '.join(ScoreRequest.model_fields)}."
+
+
+def test_a_misspelt_field_is_told_the_one_that_was_meant(service: Service) -> None:
+    message, _ = refusal(service, {"inputs": "a", "beam_sise": 2})
+    assert message.startswith("beam_sise is no field of this request; did you mean beam_size? It takes inputs, ")
 
 
 def test_an_unknown_field_inside_another_is_told_the_ones_known_there(service: Service) -> None:

@@ -29,6 +29,7 @@ from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
 from service.http.models import LoadEngine, ModelHolder
 from service.http.record import Traffic
+from service.http.responses import JSONLine
 from service.http.route import body_model
 from service.http.validation import body_refusal
 from service.metrics import Metrics
@@ -73,6 +74,7 @@ def create_app(
         version=version("attendant"),
         description="Decoding with an encoder-decoder Transformer.",
         lifespan=lifespan,
+        default_response_class=JSONLine,
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,

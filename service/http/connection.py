@@ -174,6 +174,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _response(status: int, kind: str, message: str) -> bytes:
-    content = json.dumps({"error": {"type": kind, "message": message, "field": None}}).encode()
+    content = json.dumps({"error": {"type": kind, "message": message, "field": None}}).encode() + b"\n"
     headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
     return STATUS_LINE[status] + headers + content

@@ -13,7 +13,9 @@ CHARACTERS_PER_TOKEN = 64  # a text longer than this times its limit is refused 
 PIECES_NAMED = 5
 
 
-def encode_source(served: ServedModel, text: str, field: str, prefix: Ids | None = None) -> Ids:
+def encode_source(
+    served: ServedModel, text: str, field: str, prefix: Ids | None = None, allow_unknown: bool = False
+) -> Ids:
     """The ids of a source text, without the end token; `prefix` stands in place of what the tokenizer adds to all."""
     limit = served.description.max_source_length
     tokenizer = served.engine.source_tokenizer
@@ -24,11 +26,14 @@ def encode_source(served: ServedModel, text: str, field: str, prefix: Ids | None
         ids = (*prefix, *ids)
     if len(ids) > limit:
         raise InvalidFieldError(f"{field} has {len(ids)} tokens; this model takes at most {limit}.", field)
-    _refuse_unknown(tokenizer, text, ids, served.description.special_ids["unk"], field)
+    if not allow_unknown:
+        _refuse_unknown(tokenizer, text, ids, served.description.special_ids["unk"], field)
     return ids
 
 
-def encode_target(served: ServedModel, text: str | Sequence[str], field: str, limit: int | None = None) -> Ids:
+def encode_target(
+    served: ServedModel, text: str | Sequence[str], field: str, limit: int | None = None, allow_unknown: bool = False
+) -> Ids:
     """The ids of a target or of its beginning, text or tokens, without the end token; it may be empty.
 
     `limit` is the most tokens with the end token, where the request sets one below the model's.
@@ -42,7 +47,8 @@ def encode_target(served: ServedModel, text: str | Sequence[str], field: str, li
         return tuple(_index(served, token, f"{field}[{place}]") for place, token in enumerate(text))
     ids = _encode(served.engine.target_tokenizer, text, field, limit)
     _refuse_long_target(len(ids), limit, field)
-    _refuse_unknown(served.engine.target_tokenizer, text, ids, served.description.special_ids["unk"], field)
+    if not allow_unknown:
+        _refuse_unknown(served.engine.target_tokenizer, text, ids, served.description.special_ids["unk"], field)
     return ids
 
 
@@ -78,7 +84,9 @@ def _refuse_unknown(tokenizer: Tokenizer, text: str, ids: Ids, unknown: int, fie
     pieces = list(dict.fromkeys(tokenizer.unknown_pieces(text)))
     named = ", ".join(f"{piece[:40]!r}" for piece in pieces[:PIECES_NAMED])
     more = f" and {len(pieces) - PIECES_NAMED} more" if len(pieces) > PIECES_NAMED else ""
-    raise InvalidFieldError(f"{field} has what the model's vocabulary lacks: {named}{more}; leave it out.", field)
+    raise InvalidFieldError(
+        f"{field} has what the model's vocabulary lacks: {named}{more}; leave it out, or set allow_unknown.", field
+    )
 
 
 def _index(served: ServedModel, token: str, field: str) -> int:

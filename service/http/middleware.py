@@ -82,7 +82,7 @@ class Middleware:
             event = b"" if record.error_event is None else record.error_event(content)
             await send({"type": "http.response.body", "body": event})
             return
-        encoded = encode(content)
+        encoded = encode(content) + b"\n"
         await send({"type": "http.response.start", "status": status, "headers": _headers(error, encoded)})
         await send({"type": "http.response.body", "body": encoded, "more_body": True})
         await body.drop()

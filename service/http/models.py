@@ -29,7 +29,10 @@ class ServedModel:
         self.engine = engine
         self.description = engine.description
         self.name = self.description.model
-        self.tokens = [engine.target_tokenizer.token(index) for index in range(engine.target_tokenizer.size)]
+        tokenizer = engine.target_tokenizer
+        self.tokens = [tokenizer.token(index) for index in range(tokenizer.size)]
+        self.token_texts = [tokenizer.text(index) for index in range(tokenizer.size)]
+        self.readable = self.tokens == self.token_texts
         self.end = self.description.special_ids["eos"]
         self.max_target_length = self.description.max_target_length
         self.languages = self.description.languages

@@ -202,12 +202,17 @@ class StreamedChoice:
         for event in events:
             offsets.append(offset)
             offset += len(event["text"])
+        served = self._completion.served
+        texts = [served.token_texts[self._streamed.ids[event["index"]]] for event in events]
         top = None
         if count > 0:
             recorded = self._streamed.top_logprobs
-            top = [_top_logprobs(self._completion.served, recorded[event["index"]], event) for event in events]
+            top = [
+                _top_logprobs(served, recorded[event["index"]], text, event["logprob"])
+                for event, text in zip(events, texts, strict=True)
+            ]
         return {
-            "tokens": [event["token"] for event in events],
+            "tokens": texts,
             "token_logprobs": [event["logprob"] for event in events],
             "top_logprobs": top,
             "text_offset": offsets,
@@ -250,10 +255,13 @@ def _result_or_late(outcome: Outcome) -> Generated | None:
     return cast(Generated, outcome)
 
 
-def _top_logprobs(served: ServedModel, recorded: TokenLogprobs, event: Json) -> Json:
-    """The most probable tokens in a place, and the one that came."""
-    found = {served.tokens[index]: logprob for index, logprob in recorded}
-    return found if event["token"] in found else {**found, event["token"]: event["logprob"]}
+def _top_logprobs(served: ServedModel, recorded: TokenLogprobs, text: str, logprob: float) -> Json:
+    """The most probable tokens in a place, and the one that came, by their texts."""
+    found: Json = {}
+    for index, other in recorded:  # most probable first; of two tokens with one text the first is told
+        found.setdefault(served.token_texts[index], other)
+    found.setdefault(text, logprob)
+    return found
 
 
 def _check_name(name: str, served: ServedModel) -> None:

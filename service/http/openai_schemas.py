@@ -88,6 +88,11 @@ class CompletionRequest(RequestModel):
         LANGUAGE_TAKES,
         max_length=100,
     )
+    allow_unknown: bool = option(
+        False,
+        "let through what the vocabulary lacks, as the unknown token (an extension)",
+        "true or false; false refuses it",
+    )
     stream: bool | None = option(False, "answer server-sent events", "true or false")
     stream_options: StreamOptions | None = option(
         None, 'for a stream: {"include_usage": true} ends it with the usage', "include_usage, true or false"
@@ -106,7 +111,7 @@ class CompletionRequest(RequestModel):
 
 
 class CompletionLogprobs(ResponseModel):
-    tokens: list[str] = value("of the choice")
+    tokens: list[str] = value("of the choice, as texts; bytes that are no whole character as <0xE6>")
     token_logprobs: list[float] = value("of each token", "nats")
     top_logprobs: list[dict[str, float]] | None = value("the most probable tokens in each place, and the one that came")
     text_offset: list[int] = value("where each token begins in the text", "characters")

@@ -38,6 +38,7 @@ class Generation:
     tasks_per_text: int = 1
     target_prefix: str = ""
     languages: Chosen = dataclasses.field(default_factory=Chosen)
+    allow_unknown: bool = False
     stream: bool = False
     top_logprobs: int = 0
 
@@ -85,6 +86,7 @@ def plan_generate(request: GenerateRequest, served: ServedModel, settings: Setti
         seed=request.seed,
         target_prefix=request.target_prefix or "",
         languages=languages,
+        allow_unknown=request.allow_unknown,
         stream=request.stream,
     )
     return _tasks(generation, served)
@@ -137,6 +139,7 @@ def plan_completion(request: CompletionRequest, served: ServedModel, settings: S
         seed=None if request.seed is None else request.seed % SEEDS,
         tasks_per_text=candidates if samples else 1,
         languages=languages,
+        allow_unknown=request.allow_unknown,
         stream=bool(request.stream),
         top_logprobs=request.logprobs or 0,
     )
@@ -163,16 +166,18 @@ def plan_next_token(request: NextTokenRequest, served: ServedModel) -> NextToken
     if request.prefix and request.prefix_tokens is not None:
         raise InvalidFieldError("prefix and prefix_tokens are both given; leave one out.", "prefix_tokens")
     languages = served.languages.choose(request.source_language, request.target_language)
-    source = encode_source(served, request.source, "source", languages.source_prefix)
+    source = encode_source(served, request.source, "source", languages.source_prefix, request.allow_unknown)
     field = "prefix" if request.prefix_tokens is None else "prefix_tokens"
-    prefix = encode_target(served, request.prefix if request.prefix_tokens is None else request.prefix_tokens, field)
+    given = request.prefix if request.prefix_tokens is None else request.prefix_tokens
+    prefix = encode_target(served, given, field, allow_unknown=request.allow_unknown)
     return NextToken(source=source, prefix=prefix, start=languages.start)
 
 
 def plan_score(request: ScoreRequest, served: ServedModel) -> Score:
     languages = served.languages.choose(request.source_language, request.target_language)
-    source = encode_source(served, request.source, "source", languages.source_prefix)
-    return Score(source=source, target=encode_target(served, request.target, "target"), start=languages.start)
+    source = encode_source(served, request.source, "source", languages.source_prefix, request.allow_unknown)
+    target = encode_target(served, request.target, "target", allow_unknown=request.allow_unknown)
+    return Score(source=source, target=target, start=languages.start)
 
 
 def input_seed(seed: int, place: int) -> int:
@@ -187,13 +192,14 @@ def input_seed(seed: int, place: int) -> int:
 
 def _tasks(generation: Generation, served: ServedModel) -> list[Generate]:
     options = generation.options
-    prefix = encode_target(served, generation.target_prefix, "target_prefix", options.max_length)
+    unknown = generation.allow_unknown
+    prefix = encode_target(served, generation.target_prefix, "target_prefix", options.max_length, unknown)
     sources = []
     problems: list[Problem] = []
     for place, text in enumerate(generation.texts):
         name = generation.field_name if len(generation.texts) == 1 else f"{generation.field_name}[{place}]"
         try:
-            sources.append(encode_source(served, text, name, generation.languages.source_prefix))
+            sources.append(encode_source(served, text, name, generation.languages.source_prefix, unknown))
         except InvalidFieldError as error:
             problems.append((name, error.message))
     _refuse(problems)

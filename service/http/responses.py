@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from service.engine.distributions import top_tokens
 from service.engine.tasks import Distribution, Generate, Generated, Hypothesis, Ids, NewTokens, Scored, TokenLogprobs
@@ -34,7 +34,14 @@ def encode(content: Json) -> bytes:
 
 def json_response(content: Json) -> Response:
     """Written straight to JSON: FastAPI's own way through a response model costs more (docs/decisions/009)."""
-    return Response(encode(content), media_type="application/json")
+    return Response(encode(content) + b"\n", media_type="application/json")
+
+
+class JSONLine(JSONResponse):
+    """JSON that ends its line, so that a terminal's prompt begins on the next."""
+
+    def render(self, content: Any) -> bytes:
+        return super().render(content) + b"\n"
 
 
 async def encoded_response(content: Callable[[], Json], tokens: int) -> Response:
@@ -87,7 +94,13 @@ def next_token_content(served: ServedModel, result: Distribution, top_k: int, te
     top = top_tokens(result.logprobs, top_k, temperature)
     return {
         "tokens": [
-            {"id": index, "token": served.tokens[index], "probability": probability, "logprob": logprob}
+            {
+                "id": index,
+                "token": served.tokens[index],
+                "text": served.token_texts[index],
+                "probability": probability,
+                "logprob": logprob,
+            }
             for index, probability, logprob in zip(top.ids, top.probabilities, top.logprobs, strict=True)
         ],
         "entropy": top.entropy,
@@ -96,10 +109,12 @@ def next_token_content(served: ServedModel, result: Distribution, top_k: int, te
 
 
 def score_content(served: ServedModel, target: Ids, result: Scored) -> Json:
-    names = [served.tokens[index] for index in (*target, served.end)]
     return {
         "logprob": sum(result.logprobs),
-        "tokens": [{"token": name, "logprob": logprob} for name, logprob in zip(names, result.logprobs, strict=True)],
+        "tokens": [
+            {"token": served.tokens[index], "text": served.token_texts[index], "logprob": logprob}
+            for index, logprob in zip((*target, served.end), result.logprobs, strict=True)
+        ],
     }
 
 
@@ -153,7 +168,7 @@ class StreamedText:
 
     def __init__(self, served: ServedModel) -> None:
         self._served = served
-        self._ids: list[int] = []
+        self.ids: list[int] = []
         self._logprobs: list[float] = []
         self._sent = 0
         self._text = ""
@@ -162,31 +177,32 @@ class StreamedText:
     def add(self, new: NewTokens) -> Iterator[Json]:
         self.top_logprobs += new.top_logprobs
         for index, logprob in zip(new.ids, new.logprobs, strict=True):
-            self._ids.append(index)
+            self.ids.append(index)
             self._logprobs.append(logprob)
-            text = self._served.engine.target_tokenizer.decode(self._ids)
+            text = self._served.engine.target_tokenizer.decode(self.ids)
             if not text.endswith(UNFINISHED):
                 yield from self._release(text)
 
     def finish(self, best: Hypothesis) -> Iterator[Json]:
         """What of the answer was not sent yet."""
-        new = slice(len(self._ids), len(best.ids))
+        new = slice(len(self.ids), len(best.ids))
         yield from self.add(NewTokens(0, best.ids[new], best.logprobs[new], best.top_logprobs[new]))
-        yield from self._release(self._served.engine.target_tokenizer.decode(self._ids))
+        yield from self._release(self._served.engine.target_tokenizer.decode(self.ids))
 
     def _release(self, text: str) -> Iterator[Json]:
-        last = len(self._ids) - 1
-        for place in range(self._sent, len(self._ids)):
+        last = len(self.ids) - 1
+        for place in range(self._sent, len(self.ids)):
             piece = text[len(self._text) :] if place == last else ""
-            token = self._served.tokens[self._ids[place]]
+            token = self._served.tokens[self.ids[place]]
             yield {"token": token, "text": piece, "logprob": self._logprobs[place], "index": place}
-        self._sent, self._text = len(self._ids), text
+        self._sent, self._text = len(self.ids), text
 
 
 def _hypothesis(served: ServedModel, found: Hypothesis, logprobs: bool) -> Json:
     return {
         "text": served.engine.target_tokenizer.decode(found.ids),
         "tokens": [served.tokens[index] for index in found.ids],
+        **({} if served.readable else {"token_texts": [served.token_texts[index] for index in found.ids]}),
         "score": found.score,
         "logprobs": found.logprobs if logprobs else None,
         "finish_reason": found.finish_reason,

@@ -121,6 +121,9 @@ class GenerateRequest(RequestModel):
     target_language: str | None = option(
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
+    allow_unknown: bool = option(
+        False, "let through what the vocabulary lacks, as the unknown token", "true or false; false refuses it"
+    )
     temperature: float | None = option(
         None,
         "sample from softmax(logits / temperature); null: no sampling",
@@ -166,6 +169,9 @@ class NextTokenRequest(RequestModel):
     target_language: str | None = option(
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
+    allow_unknown: bool = option(
+        False, "let through what the vocabulary lacks, as the unknown token", "true or false; false refuses it"
+    )
     top_k: int = option(
         10,
         "how many tokens are answered, most probable first; 0: the whole vocabulary",
@@ -189,6 +195,9 @@ class ScoreRequest(RequestModel):
     )
     target_language: str | None = option(
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
+    )
+    allow_unknown: bool = option(
+        False, "let through what the vocabulary lacks, as the unknown token", "true or false; false refuses it"
     )
     timeout_ms: int | None = option(
         None, "from arrival; past it 504; null: the service's setting", TIMEOUT_TAKES, **TIMEOUT
@@ -214,6 +223,9 @@ class ErrorResponse(ResponseModel):
 class HypothesisResponse(ResponseModel):
     text: str = value("the target text")
     tokens: list[str] = value("its tokens, without the end token")
+    token_texts: list[str] | None = value(
+        "what each token stands for; absent where that is the token itself, as with characters and words", default=None
+    )
     score: float = value("summed log-probability / length ** length_penalty, the end token counted in both", "nats")
     logprobs: list[float] | None = value(
         "of each token, and of the end token where it came; null unless asked for", "nats"
@@ -256,6 +268,7 @@ class TokenEvent(ResponseModel):
 class TokenProbability(ResponseModel):
     id: int = value("its number in the target vocabulary")
     token: str = value("the token")
+    text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     probability: float = value("at the temperature asked for; all of the vocabulary sum to 1")
     logprob: float | None = value("its logarithm; null where the probability is 0", "nats")
 
@@ -268,6 +281,7 @@ class NextTokenResponse(ResponseModel):
 
 class ScoredToken(ResponseModel):
     token: str = value("the token")
+    text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     logprob: float = value("given the source and the tokens before it", "nats")
 
 

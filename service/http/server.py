@@ -2,7 +2,7 @@
 
 SIGTERM, SIGINT    not ready any more; accepted requests finish within the grace period; then it exits
 the same again     it exits at once
-SIGHUP             reload the bundle
+SIGHUP             reload the bundle; where it has a terminal, which tells so that it closes, stop as by SIGTERM
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import signal
 import socket
 import threading
@@ -85,7 +86,8 @@ class Server(uvicorn.Server):
             if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
                 yield
                 return
-            before = signal.signal(signal.SIGHUP, self.handle_hangup)
+            ends = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()  # nohup ignores it
+            before = signal.signal(signal.SIGHUP, self.handle_exit if ends else self.handle_hangup)
             try:
                 yield
             finally:
@@ -137,6 +139,15 @@ class Server(uvicorn.Server):
             f"Attendant listens on {self.address}: model {served.name}, {described.precision} on "
             f"{described.provider}, {threads}."
         )
+
+
+def has_terminal() -> bool:
+    """Whether a terminal controls the process, which sends SIGHUP when it is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def bind(host: str, port: int) -> socket.socket:

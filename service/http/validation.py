@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import types
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,10 @@ def _sentence(kind: type[RequestModel], problem: Problem) -> str:
     location, found = problem["loc"], problem["type"]
     path = _path(location)
     if found == "extra_forbidden":
-        return f"{path} is no field of this request; it takes {', '.join(_owner(kind, location).model_fields)}."
+        fields = _owner(kind, location).model_fields
+        near = difflib.get_close_matches(str(location[-1])[:LONGEST_PATH], fields, 1)
+        hint = f"did you mean {near[0]}? It" if near else "it"
+        return f"{path} is no field of this request; {hint} takes {', '.join(fields)}."
     if found == "string_too_short":
         return f"{path} is empty; give a text."
     takes = ANY_TEXT if len(location) > 1 else _takes(kind, location[0])
