@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -42,4 +43,5 @@ def run(settings: Settings) -> None:
 
 
 def _announce(line: str) -> None:
-    print(line, flush=True)
+    with suppress(OSError):  # nobody reads it, and requests are served all the same
+        print(line, flush=True)
