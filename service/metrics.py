@@ -28,6 +28,7 @@ ENDPOINTS = (
     "/v1/score",
     "/v1/explain",
     "/v1/completions",
+    "/v1/chat/completions",
     "/v1/models",
     "/v1/info",
     "/v1/reload",

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import InvalidJSONError, NotFoundError
-from service.http import docs, native, openai
+from service.http import chat, docs, native, openai
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
@@ -35,7 +35,16 @@ from service.http.validation import body_refusal
 from service.metrics import Metrics
 from service.settings import DEFAULT_BUNDLE, Settings
 
-ROUTERS = (native.direct, openai.direct, native.router, openai.router, native.admin, native.probes, docs.router)
+ROUTERS = (
+    native.direct,
+    openai.direct,
+    chat.direct,
+    native.router,
+    openai.router,
+    native.admin,
+    native.probes,
+    docs.router,
+)
 
 log = logging.getLogger("attendant")
 

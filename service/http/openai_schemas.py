@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from service.http.schemas import LANGUAGE_TAKES, LARGEST_SEED, RequestModel, ResponseModel, Texts, option, value
@@ -12,6 +14,70 @@ ABSENT = "is not offered here; leave it out"
 
 class StreamOptions(RequestModel):
     include_usage: bool = option(False, "end with a chunk that has the usage and no choices", "true or false")
+
+
+# Fields that a completion and a chat have in common.
+LENGTH_PENALTY: Any = option(
+    1.0,
+    "the best have the highest sum of log-probabilities / length ** length_penalty (an extension)",
+    "a number from 0 to 10",
+    ge=0,
+    le=10,
+)
+MAX_TOKENS: Any = option(
+    None,
+    "of a choice, its end token included, and never more than the model's limit; null: that limit",
+    "a whole number from 1, or null",
+    unit="tokens",
+    ge=1,
+)
+TEMPERATURE: Any = option(
+    None,
+    "sample from softmax(logits / temperature); 0 or null: no sampling",
+    "0, a number from 0.01 to 100, or null",
+    ge=0,
+    le=100,
+)
+TOP_P: Any = option(
+    None,
+    "sample among the most probable tokens that together have this probability; null: 1",
+    "a number above 0, up to 1, or null",
+    gt=0,
+    le=1,
+)
+SEED: Any = option(
+    None,
+    "of the sampling: the same seed gives the same text, at any load; null: a random one",
+    "a whole number of 64 bits, or null",
+    ge=-LARGEST_SEED - 1,
+    le=LARGEST_SEED,
+)
+SOURCE_LANGUAGE: Any = option(
+    None,
+    "the code of the source's language, of those that the model has (an extension)",
+    LANGUAGE_TAKES,
+    max_length=100,
+)
+TARGET_LANGUAGE: Any = option(
+    None,
+    "the code of the target's language, of those that the model has (an extension)",
+    LANGUAGE_TAKES,
+    max_length=100,
+)
+ALLOW_UNKNOWN: Any = option(
+    False,
+    "let through what the vocabulary lacks, as the unknown token (an extension)",
+    "true or false; false refuses it",
+)
+STREAM: Any = option(False, "answer server-sent events", "true or false")
+STREAM_OPTIONS: Any = option(
+    None, 'for a stream: {"include_usage": true} ends it with the usage', "include_usage, true or false"
+)
+USER: Any = option(None, "whoever asks; not used, and not logged", "a text")
+STOP: Any = option(None, f"null; a text {ABSENT}", "null: stopping at a text is not offered here", max_length=0)
+PRESENCE_PENALTY: Any = option(0, "0", "0: penalties are not offered here", ge=0, le=0)
+FREQUENCY_PENALTY: Any = option(0, "0", "0: penalties are not offered here", ge=0, le=0)
+LOGIT_BIAS: Any = option(None, "null or empty", "null or nothing inside: biases are not offered here", max_length=0)
 
 
 class CompletionRequest(RequestModel):
@@ -33,41 +99,11 @@ class CompletionRequest(RequestModel):
         unit="hypotheses",
         ge=1,
     )
-    length_penalty: float | None = option(
-        1.0,
-        "the best have the highest sum of log-probabilities / length ** length_penalty (an extension)",
-        "a number from 0 to 10",
-        ge=0,
-        le=10,
-    )
-    max_tokens: int | None = option(
-        None,
-        "of a choice, its end token included, and never more than the model's limit; null: that limit",
-        "a whole number from 1, or null",
-        unit="tokens",
-        ge=1,
-    )
-    temperature: float | None = option(
-        None,
-        "sample from softmax(logits / temperature); 0 or null: no sampling",
-        "0, a number from 0.01 to 100, or null",
-        ge=0,
-        le=100,
-    )
-    top_p: float | None = option(
-        None,
-        "sample among the most probable tokens that together have this probability; null: 1",
-        "a number above 0, up to 1, or null",
-        gt=0,
-        le=1,
-    )
-    seed: int | None = option(
-        None,
-        "of the sampling: the same seed gives the same text, at any load; null: a random one",
-        "a whole number of 64 bits, or null",
-        ge=-LARGEST_SEED - 1,
-        le=LARGEST_SEED,
-    )
+    length_penalty: float | None = LENGTH_PENALTY
+    max_tokens: int | None = MAX_TOKENS
+    temperature: float | None = TEMPERATURE
+    top_p: float | None = TOP_P
+    seed: int | None = SEED
     logprobs: int | None = option(
         None,
         "answer each token's log-probability, and those of so many most probable tokens in its place",
@@ -76,38 +112,18 @@ class CompletionRequest(RequestModel):
         ge=0,
         le=LARGEST_LOGPROBS,
     )
-    source_language: str | None = option(
-        None,
-        "the code of the source's language, of those that the model has (an extension)",
-        LANGUAGE_TAKES,
-        max_length=100,
-    )
-    target_language: str | None = option(
-        None,
-        "the code of the target's language, of those that the model has (an extension)",
-        LANGUAGE_TAKES,
-        max_length=100,
-    )
-    allow_unknown: bool = option(
-        False,
-        "let through what the vocabulary lacks, as the unknown token (an extension)",
-        "true or false; false refuses it",
-    )
-    stream: bool | None = option(False, "answer server-sent events", "true or false")
-    stream_options: StreamOptions | None = option(
-        None, 'for a stream: {"include_usage": true} ends it with the usage', "include_usage, true or false"
-    )
-    user: str | None = option(None, "whoever asks; not used, and not logged", "a text")
+    source_language: str | None = SOURCE_LANGUAGE
+    target_language: str | None = TARGET_LANGUAGE
+    allow_unknown: bool = ALLOW_UNKNOWN
+    stream: bool | None = STREAM
+    stream_options: StreamOptions | None = STREAM_OPTIONS
+    user: str | None = USER
     echo: bool | None = option(False, f"false; true {ABSENT}", "false: repeating the prompt is not offered here")
     suffix: None = option(None, f"null; a text {ABSENT}", "null: text after the completion is not offered here")
-    stop: list[str] | None = option(
-        None, f"null; a text {ABSENT}", "null: stopping at a text is not offered here", max_length=0
-    )
-    presence_penalty: float | None = option(0, "0", "0: penalties are not offered here", ge=0, le=0)
-    frequency_penalty: float | None = option(0, "0", "0: penalties are not offered here", ge=0, le=0)
-    logit_bias: dict[str, float] | None = option(
-        None, "null or empty", "null or nothing inside: biases are not offered here", max_length=0
-    )
+    stop: list[str] | None = STOP
+    presence_penalty: float | None = PRESENCE_PENALTY
+    frequency_penalty: float | None = FREQUENCY_PENALTY
+    logit_bias: dict[str, float] | None = LOGIT_BIAS
 
 
 class CompletionLogprobs(ResponseModel):

@@ -1,6 +1,6 @@
-"""From a request of either dialect to tasks for the engine; what a schema cannot check is checked here, all at once.
+"""From a request to tasks for the engine; what a schema cannot check is checked here, all at once.
 
-Both dialects become a `Generation`, of which `_tasks` makes tasks. What the queue can hold is checked by the engine.
+Every dialect becomes a `Generation`, of which `make_tasks` makes tasks. The engine checks what its queue can hold.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ import dataclasses
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from service.engine.tasks import Generate, NextToken, Options, Score
 from service.errors import InvalidFieldError
 from service.http.defaults import fitting_defaults
 from service.http.inputs import encode_source, encode_target
 from service.http.models import ServedModel
-from service.http.openai_schemas import CompletionRequest
-from service.http.schemas import LOWEST_TEMPERATURE, GenerateRequest, NextTokenRequest, ScoreRequest
+from service.http.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
 from service.http.validation import combined_error
 from service.languages import Chosen
 from service.settings import Settings
@@ -43,20 +41,6 @@ class Generation:
     top_logprobs: int = 0
 
 
-@dataclass(frozen=True)
-class CompletionPlan:
-    """The tasks of a completion; `tasks_per_prompt` of them answer each prompt in turn."""
-
-    tasks: list[Generate]
-    tasks_per_prompt: int
-    choices: int  # answered for each prompt
-    logprobs: int | None  # most probable tokens told for each place; None: not even the token's own log-probability
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(len(task.source) for task in self.tasks[:: self.tasks_per_prompt])
-
-
 def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> float | None:
     """By time.monotonic(), or None."""
     timeout_ms = settings.timeout_ms if timeout_ms is None else timeout_ms
@@ -65,8 +49,8 @@ def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> floa
 
 def plan_generate(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Generate]:
     languages = served.languages.choose(request.source_language, request.target_language)
-    request = _with_defaults(request, served, settings, languages)
-    _refuse([*_limits(request, served, settings), *_contradictions(request)])
+    request = with_defaults(request, served, settings, languages)
+    refuse([*_limits(request, served, settings), *_contradictions(request)])
     options = Options(
         beam_size=request.beam_size,
         num_hypotheses=request.num_hypotheses,
@@ -89,10 +73,10 @@ def plan_generate(request: GenerateRequest, served: ServedModel, settings: Setti
         allow_unknown=request.allow_unknown,
         stream=request.stream,
     )
-    return _tasks(generation, served)
+    return make_tasks(generation, served)
 
 
-def _with_defaults(
+def with_defaults(
     request: GenerateRequest, served: ServedModel, settings: Settings, languages: Chosen
 ) -> GenerateRequest:
     if not served.defaults:
@@ -101,65 +85,10 @@ def _with_defaults(
         served.defaults,
         request,
         start=len(languages.start or ()),
-        most_hypotheses=_most_hypotheses(served, settings),
+        most_hypotheses=most_hypotheses(served, settings),
         longest=served.max_target_length,
     )
     return request.model_copy(update=fields)
-
-
-def plan_completion(request: CompletionRequest, served: ServedModel, settings: Settings) -> CompletionPlan:
-    languages = served.languages.choose(request.source_language, request.target_language)
-    samples = bool(request.temperature)
-    choices = request.n or 1
-    candidates = request.best_of or choices
-    native = _as_native(request, served, settings, languages)
-    beam_size = 1 if samples else native.beam_size
-    _refuse(
-        [
-            *_completion_limits(request, served, settings, max(candidates, beam_size)),
-            *_completion_contradictions(request, samples, choices, candidates, beam_size),
-            *_completion_stream(request, samples, choices, candidates),
-        ]
-    )
-    options = Options(
-        beam_size=beam_size,
-        num_hypotheses=1 if samples else choices,
-        length_penalty=native.length_penalty,
-        max_length=native.max_length or served.max_target_length,
-        min_length=native.min_length,
-        repetition_penalty=native.repetition_penalty,
-        no_repeat_ngram_size=native.no_repeat_ngram_size,
-        temperature=request.temperature or None,
-        top_p=request.top_p if samples else None,
-    )
-    generation = Generation(
-        texts=request.prompt,
-        field_name="prompt",
-        options=options,
-        seed=None if request.seed is None else request.seed % SEEDS,
-        tasks_per_text=candidates if samples else 1,
-        languages=languages,
-        allow_unknown=request.allow_unknown,
-        stream=bool(request.stream),
-        top_logprobs=request.logprobs or 0,
-    )
-    return CompletionPlan(_tasks(generation, served), generation.tasks_per_text, choices, request.logprobs)
-
-
-def _as_native(
-    request: CompletionRequest, served: ServedModel, settings: Settings, languages: Chosen
-) -> GenerateRequest:
-    """What a completion asks for in the native dialect's fields, the model's defaults filled in."""
-    fields: dict[str, Any] = {"num_hypotheses": request.n or 1, "temperature": request.temperature or None}
-    if request.beam_size or request.best_of:
-        fields["beam_size"] = request.beam_size or request.best_of
-    if "length_penalty" in request.model_fields_set and request.length_penalty is not None:
-        fields["length_penalty"] = request.length_penalty
-    if request.max_tokens:
-        fields["max_length"] = min(request.max_tokens, served.max_target_length)
-    values = {"inputs": request.prompt, "beam_size": request.n or 1, **fields}
-    native = GenerateRequest.model_construct(set(fields), **values)
-    return _with_defaults(native, served, settings, languages)
 
 
 def plan_next_token(request: NextTokenRequest, served: ServedModel) -> NextToken:
@@ -190,7 +119,7 @@ def input_seed(seed: int, place: int) -> int:
     return (mixed ^ (mixed >> 31)) % SEEDS
 
 
-def _tasks(generation: Generation, served: ServedModel) -> list[Generate]:
+def make_tasks(generation: Generation, served: ServedModel) -> list[Generate]:
     options = generation.options
     unknown = generation.allow_unknown
     prefix = encode_target(served, generation.target_prefix, "target_prefix", options.max_length, unknown)
@@ -202,7 +131,7 @@ def _tasks(generation: Generation, served: ServedModel) -> list[Generate]:
             sources.append(encode_source(served, text, name, generation.languages.source_prefix, unknown))
         except InvalidFieldError as error:
             problems.append((name, error.message))
-    _refuse(problems)
+    refuse(problems)
     repeated = [source for source in sources for _ in range(generation.tasks_per_text)]
     seed = generation.seed
     if options.samples and seed is None:
@@ -222,8 +151,8 @@ def _tasks(generation: Generation, served: ServedModel) -> list[Generate]:
 
 def _limits(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Problem]:
     """What is over a limit of the service or of the model."""
-    problems = _too_many_texts("inputs", request.inputs, settings)
-    most = _most_hypotheses(served, settings)
+    problems = too_many_texts("inputs", request.inputs, settings)
+    most = most_hypotheses(served, settings)
     for field, found in (("beam_size", request.beam_size), ("num_hypotheses", request.num_hypotheses)):
         if found > most:
             problems.append((field, f"{field} takes a whole number from 1 to {most} here, not {found}."))
@@ -263,68 +192,16 @@ def _contradictions(request: GenerateRequest) -> list[Problem]:
     return problems
 
 
-def _completion_limits(request: CompletionRequest, served: ServedModel, settings: Settings, rows: int) -> list[Problem]:
-    problems = _too_many_texts("prompt", request.prompt, settings)
-    most = _most_hypotheses(served, settings)
-    if rows > most:
-        field = next(name for name in ("beam_size", "best_of", "n") if (getattr(request, name) or 1) == rows)
-        problems.append((field, f"{field} takes a whole number from 1 to {most} here, not {rows}."))
-    if request.temperature and request.temperature < LOWEST_TEMPERATURE:
-        sentence = f"temperature takes 0 or a number from {LOWEST_TEMPERATURE} to 100, not {request.temperature}."
-        problems.append(("temperature", sentence))
-    if request.echo:
-        problems.append(("echo", "echo takes false: repeating the prompt is not offered here."))
-    return problems
-
-
-def _completion_contradictions(
-    request: CompletionRequest, samples: bool, choices: int, candidates: int, beam_size: int
-) -> list[Problem]:
-    problems = []
-    if candidates < choices:
-        problems.append(("best_of", f"best_of is {candidates} and n {choices}; best_of must be at least n."))
-    if samples:
-        if request.beam_size not in (None, 1):
-            sentence = f"beam_size is {request.beam_size} with a temperature; sampling keeps no beam, leave one out."
-            problems.append(("beam_size", sentence))
-        return problems
-    if request.best_of and beam_size != candidates:
-        sentence = "best_of is the beam's size where nothing is sampled; leave out best_of or beam_size."
-        problems.append(("best_of", sentence))
-    elif beam_size < choices <= candidates:
-        sentence = f"n is {choices} and beam_size {beam_size}; without a temperature n is at most beam_size."
-        problems.append(("n", sentence))
-    if (request.top_p or 1) < 1:
-        sentence = f"top_p is {request.top_p} and nothing is sampled; give a temperature above 0 too."
-        problems.append(("top_p", sentence))
-    return problems
-
-
-def _completion_stream(request: CompletionRequest, samples: bool, choices: int, candidates: int) -> list[Problem]:
-    if not request.stream:
-        if request.stream_options is not None:
-            sentence = "stream_options is for a stream; leave it out, or set stream to true."
-            return [("stream_options", sentence)]
-        return []
-    if samples and candidates > choices:
-        sentence = f"best_of is {candidates} and n {choices}; the best of several samples cannot be streamed."
-        return [("best_of", sentence)]
-    if not samples and choices > 1:
-        sentence = f"n is {choices}; of a beam only the best can be streamed. Sample, or leave out stream."
-        return [("n", sentence)]
-    return []
-
-
-def _too_many_texts(field: str, texts: Sequence[str], settings: Settings) -> list[Problem]:
+def too_many_texts(field: str, texts: Sequence[str], settings: Settings) -> list[Problem]:
     if len(texts) <= settings.max_inputs:
         return []
     return [(field, f"{field} has {len(texts)} texts; send at most {settings.max_inputs} in a request.")]
 
 
-def _most_hypotheses(served: ServedModel, settings: Settings) -> int:
+def most_hypotheses(served: ServedModel, settings: Settings) -> int:
     return min(settings.max_beam_size, served.description.max_rows)
 
 
-def _refuse(problems: list[Problem]) -> None:
+def refuse(problems: list[Problem]) -> None:
     if problems:
         raise combined_error(problems)

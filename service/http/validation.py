@@ -74,14 +74,19 @@ def _sentence(kind: type[RequestModel], problem: Problem) -> str:
         return f"{path} is no field of this request; {hint} takes {', '.join(fields)}."
     if found == "string_too_short":
         return f"{path} is empty; give a text."
-    takes = ANY_TEXT if len(location) > 1 else _takes(kind, location[0])
+    takes = _takes(kind, location)
     if found == "missing":
         return f"{path} is missing; it takes {takes}."
     return f"{path} takes {takes}, not {_shown(problem['input'])}."
 
 
-def _takes(kind: type[RequestModel], name: str) -> str:
-    extra: Any = kind.model_fields[name].json_schema_extra
+def _takes(kind: type[RequestModel], location: Sequence[str | int]) -> str:
+    """What a field takes; an item of a list is an object of its model, or else a text."""
+    owner, name = _owner(kind, (*location, "")), location[-1]
+    if isinstance(name, int):
+        return ANY_TEXT if owner is kind else f"an object with {', '.join(owner.model_fields)}"
+    field = _owner(kind, location).model_fields.get(name) or kind.model_fields[str(location[0])]
+    extra: Any = field.json_schema_extra
     return str(extra["x-takes"])
 
 
@@ -89,14 +94,14 @@ def _owner(kind: type[RequestModel], location: Sequence[str | int]) -> type[Base
     """The model that the last part of a location would be a field of."""
     owner: type[BaseModel] = kind
     for part in location[:-1]:
-        annotation = owner.model_fields[str(part)].annotation
-        owner = model_in(annotation) or owner
+        field = owner.model_fields.get(str(part))  # None: an item of a list, or an entry of a table
+        owner = (field and model_in(field.annotation)) or owner
     return owner
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model of an annotation `Model` or `Model | None`."""
-    candidates = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    """The model of an annotation `Model`, `Model | None` or `list[Model]`."""
+    candidates = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType, list) else (annotation,)
     return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 

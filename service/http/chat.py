@@ -1,0 +1,112 @@
+"""`POST /v1/chat/completions`: a completion of the last user message, for clients that know no other endpoint."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from service.http.chat_schemas import ChatRequest, ChatResponse
+from service.http.completion import Shape, answer_completion
+from service.http.context import Context
+from service.http.openai import CHAT, COMPLETION_ERRORS, STREAMED
+from service.http.openai_schemas import CompletionRequest
+from service.http.responses import Json
+from service.http.route import DirectRoute
+from service.http.streaming import stream_declaration
+from service.http.validation import combined_error
+
+SAME_FIELDS = (  # of a completion and of a chat
+    "model",
+    "n",
+    "beam_size",
+    "length_penalty",
+    "temperature",
+    "top_p",
+    "seed",
+    "source_language",
+    "target_language",
+    "allow_unknown",
+    "stream",
+    "stream_options",
+)
+
+direct = APIRouter(route_class=DirectRoute)
+
+
+@direct.post(CHAT, response_model=ChatResponse, responses={**COMPLETION_ERRORS, 200: stream_declaration(STREAMED)})
+async def create_chat_completion(request: ChatRequest, context: Context) -> Response:
+    """Targets for the last user message, as OpenAI's chat completes it: the message is the source."""
+    field = f"messages[{len(request.messages) - 1}].content"
+    return await answer_completion(as_completion(request), context, CHAT_SHAPE, field)
+
+
+def as_completion(request: ChatRequest) -> CompletionRequest:
+    """The completion that a chat asks for, or everything about it that has no meaning here."""
+    problems = [
+        *_message_problems(request),
+        *_feature_problems(request),
+    ]
+    if problems:
+        raise combined_error(problems)
+    same = {name: getattr(request, name) for name in SAME_FIELDS if name in request.model_fields_set}
+    return CompletionRequest(
+        **same,
+        prompt=[request.messages[-1].content],
+        max_tokens=request.max_completion_tokens or request.max_tokens,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+    )
+
+
+def _message_problems(request: ChatRequest) -> list[tuple[str, str]]:
+    problems = []
+    for place, message in enumerate(request.messages):
+        field = f"messages[{place}].role"
+        if message.role in ("system", "developer"):
+            sentence = f"{field} is {message.role}: the model follows no instructions, so leave this message out."
+            problems.append((field, sentence))
+        elif message.role not in ("user", "assistant"):
+            problems.append((field, f"{field} takes user or assistant, not {message.role[:40]!r}."))
+    if request.messages[-1].role == "assistant":
+        field = f"messages[{len(request.messages) - 1}].role"
+        problems.append((field, f"{field} is assistant; the last message is the source, so it must be the user's."))
+    return problems
+
+
+def _feature_problems(request: ChatRequest) -> list[tuple[str, str]]:
+    problems = []
+    if request.response_format not in (None, {"type": "text"}):
+        problems.append(("response_format", 'response_format takes null or {"type": "text"}.'))
+    if request.tool_choice not in (None, "none", "auto"):
+        problems.append(("tool_choice", "tool_choice takes null, none or auto: the model can call nothing."))
+    if request.top_logprobs is not None and not request.logprobs:
+        problems.append(("top_logprobs", "top_logprobs is for logprobs; set logprobs to true, or leave it out."))
+    if request.max_tokens and request.max_completion_tokens:
+        sentence = "max_tokens and max_completion_tokens are both given; leave one out."
+        problems.append(("max_tokens", sentence))
+    return problems
+
+
+def chat_choice(choice: Json, streamed: bool) -> Json:
+    """A completion's choice as a chat has it."""
+    logprobs = choice["logprobs"]
+    return {
+        "index": choice["index"],
+        "delta" if streamed else "message": {"role": "assistant", "content": choice["text"]},
+        "logprobs": None if logprobs is None else {"content": _logprobs(logprobs)},
+        "finish_reason": choice["finish_reason"],
+    }
+
+
+def _logprobs(logprobs: Json) -> list[Json]:
+    tops = logprobs["top_logprobs"] or [{}] * len(logprobs["tokens"])
+    return [
+        {**_token(token, logprob), "top_logprobs": [_token(*pair) for pair in top.items()]}
+        for token, logprob, top in zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
+    ]
+
+
+def _token(text: str, logprob: float) -> Json:
+    return {"token": text, "logprob": logprob, "bytes": None if "<0x" in text else list(text.encode())}
+
+
+CHAT_SHAPE = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", chat_choice)

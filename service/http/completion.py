@@ -1,0 +1,231 @@
+"""A completion on its way to its answer, whole or in chunks, in the shape of either of OpenAI's two endpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from starlette.responses import Response
+
+from service.engine.tasks import Generated, Hypothesis, NewTokens, TokenLogprobs
+from service.errors import DeadlineError
+from service.http.completion_plan import CompletionPlan, plan_completion
+from service.http.context import RequestContext
+from service.http.errors import UnknownModelError
+from service.http.models import ServedModel, plan_with
+from service.http.openai_schemas import CompletionRequest
+from service.http.planning import deadline
+from service.http.responses import Json, StreamedText, encode, encoded_response
+from service.http.streaming import EventStream
+from service.http.submission import Outcome, TaskStreams, run_tasks
+
+DONE = b"data: [DONE]\n\n"
+FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an endpoint calls things. `choice` makes its choice of a completion's, and is told whether it is a chunk."""
+
+    id: str
+    object: str
+    chunk_object: str
+    choice: Callable[[Json, bool], Json]
+
+
+COMPLETION = Shape("cmpl-", "text_completion", "text_completion", lambda choice, _: choice)
+
+
+async def answer_completion(
+    request: CompletionRequest, context: RequestContext, shape: Shape = COMPLETION, field: str = "prompt"
+) -> Response:
+    """`field` is what the texts are called in the request that was sent."""
+    settings = context.settings
+    check_name(request.model, context.models.get())
+    characters = sum(map(len, request.prompt))
+    served, plan = await plan_with(
+        context.models, characters, lambda served: plan_completion(request, served, settings, field)
+    )
+    until = deadline(None, context.record.arrival, settings)
+    completion = Completion(served, plan, request, context, shape)
+    if request.stream:
+        streams = TaskStreams(served.engine, plan.tasks, until, context.receive, field)
+        return EventStream(stream_completion(completion, streams), streams, event)
+    outcomes = await run_tasks(served.engine, plan.tasks, until, context.receive, field)
+    results = [outcome for outcome in outcomes if isinstance(outcome, Generated)]
+    tokens = sum(len(hypothesis.ids) for result in results for hypothesis in result.hypotheses)
+    return await encoded_response(lambda: completion.content(outcomes), tokens)
+
+
+class Completion:
+    """One request on its way to its answer."""
+
+    def __init__(
+        self,
+        served: ServedModel,
+        plan: CompletionPlan,
+        request: CompletionRequest,
+        context: RequestContext,
+        shape: Shape = COMPLETION,
+    ) -> None:
+        self.served, self.plan, self._request, self._context, self._shape = served, plan, request, context, shape
+        options = request.stream_options
+        self.includes_usage = options is not None and options.include_usage
+        self._head = {
+            "id": f"{shape.id}{context.record.id}",
+            "object": shape.chunk_object if request.stream else shape.object,
+            "created": int(time.time()),
+            "model": served.name,
+        }
+
+    def content(self, outcomes: Sequence[Outcome]) -> Json:
+        """The whole answer. A prompt whose deadline passed has empty choices; any other failure is raised."""
+        results = [_result_or_late(outcome) for outcome in outcomes]
+        choices: list[Json] = []
+        per_prompt = self.plan.tasks_per_prompt
+        for first in range(0, len(results), per_prompt):
+            found = [h for result in results[first : first + per_prompt] for h in (result.hypotheses if result else ())]
+            best = self._best(found)
+            for hypothesis in best:
+                choice = StreamedChoice(self, len(choices))
+                choices.append(choice.last(hypothesis))
+            for _ in range(self.plan.choices - len(best)):
+                choices.append(StreamedChoice(self, len(choices)).late())
+        usage = self.usage([result for result in results if result is not None])
+        self.note(usage, [choice["text"] for choice in choices])
+        return {**self._head, "choices": [self._shape.choice(choice, False) for choice in choices], "usage": usage}
+
+    def _best(self, found: list[Hypothesis]) -> list[Hypothesis]:
+        """Samples in their own order, unless some of them are to be left out."""
+        if len(found) > self.plan.choices:
+            found = sorted(found, key=lambda hypothesis: -hypothesis.score)
+        return found[: self.plan.choices]
+
+    def usage(self, results: Sequence[Generated]) -> Json:
+        """The tokens of all that was decoded, samples that are not answered included."""
+        prompt = self.plan.prompt_tokens
+        completion = sum(len(h.logprobs) for result in results for h in result.hypotheses)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def chunk(self, choices: list[Json], usage: Json | None = None) -> bytes:
+        shaped = [self._shape.choice(choice, True) for choice in choices]
+        return event({**self._head, "choices": shaped, **({"usage": usage} if self.includes_usage else {})})
+
+    def note(self, usage: Json, texts: list[str]) -> None:
+        """What the log says of it."""
+        record = self._context.record
+        record.facts |= {
+            "inputs": len(self._request.prompt),
+            "source_tokens": usage["prompt_tokens"],
+            "target_tokens": usage["completion_tokens"],
+        }
+        if self._context.settings.log_texts:
+            record.facts |= {"texts": self._request.prompt, "answers": texts}
+
+
+class StreamedChoice:
+    """One choice, whole or as it is streamed."""
+
+    def __init__(self, completion: Completion, index: int) -> None:
+        self._completion, self._index = completion, index
+        self._streamed = StreamedText(completion.served)
+        self.text = ""
+
+    def more(self, new: NewTokens) -> Json | None:
+        """What new tokens add, if it is anything that can be sent."""
+        events = list(self._streamed.add(new))
+        return self._choice(events, None) if events else None
+
+    def last(self, best: Hypothesis) -> Json:
+        return self._choice(list(self._streamed.finish(best)), best.finish_reason)
+
+    def late(self) -> Json:
+        """The end of a choice whose deadline passed before it had anything."""
+        return self._choice([], "deadline")
+
+    def _choice(self, events: list[Json], reason: str | None) -> Json:
+        logprobs = self._logprobs(events)
+        text = "".join(event["text"] for event in events)
+        self.text += text
+        finish_reason = None if reason is None else FINISH_REASONS[reason]
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def _logprobs(self, events: list[Json]) -> Json | None:
+        count = self._completion.plan.logprobs
+        if count is None:
+            return None
+        offsets, offset = [], len(self.text)
+        for event in events:
+            offsets.append(offset)
+            offset += len(event["text"])
+        served = self._completion.served
+        texts = [served.token_texts[self._streamed.ids[event["index"]]] for event in events]
+        top = None
+        if count > 0:
+            recorded = self._streamed.top_logprobs
+            top = [
+                _top_logprobs(served, recorded[event["index"]], text, event["logprob"])
+                for event, text in zip(events, texts, strict=True)
+            ]
+        return {
+            "tokens": texts,
+            "token_logprobs": [event["logprob"] for event in events],
+            "top_logprobs": top,
+            "text_offset": offsets,
+        }
+
+
+async def stream_completion(completion: Completion, streams: TaskStreams) -> AsyncIterator[bytes]:
+    """Every choice's chunks, one choice after the other, then the usage, if asked for."""
+    results: list[Generated] = []
+    texts: list[str] = []
+    late = b""  # chunks of choices that came to nothing, held back until another one has something
+    failure: DeadlineError | None = None
+    for index in range(len(completion.plan.tasks)):
+        choice = StreamedChoice(completion, index)
+        try:
+            while isinstance(event := await streams.next(index), NewTokens):
+                if (part := choice.more(event)) is not None:
+                    yield late + completion.chunk([part])
+                    late = b""
+            results.append(cast(Generated, event))
+            yield late + completion.chunk([choice.last(results[-1].hypotheses[0])])
+            late = b""
+        except DeadlineError as error:
+            failure = error
+            late += completion.chunk([choice.late()])
+        texts.append(choice.text)
+    if failure is not None and not results:
+        raise failure
+    usage = completion.usage(results)
+    completion.note(usage, texts)
+    yield late + (completion.chunk([], usage) if completion.includes_usage else b"") + DONE
+
+
+def _result_or_late(outcome: Outcome) -> Generated | None:
+    """None where the deadline passed; any other failure is raised."""
+    if isinstance(outcome, DeadlineError):
+        return None
+    if isinstance(outcome, Exception):
+        raise outcome
+    return cast(Generated, outcome)
+
+
+def _top_logprobs(served: ServedModel, recorded: TokenLogprobs, text: str, logprob: float) -> Json:
+    """The most probable tokens in a place, and the one that came, by their texts."""
+    found: Json = {}
+    for index, other in recorded:  # most probable first; of two tokens with one text the first is told
+        found.setdefault(served.token_texts[index], other)
+    found.setdefault(text, logprob)
+    return found
+
+
+def check_name(name: str, served: ServedModel) -> None:
+    if name != served.name:
+        raise UnknownModelError(f"There is no model {name[:100]!r} here; there is {served.name!r}.", "model")
+
+
+def event(data: Any) -> bytes:
+    return b"data: " + encode(data) + b"\n\n"
