@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from service.http.schemas import LANGUAGE_TAKES, LARGEST_SEED, RequestModel, ResponseModel, Texts, option, value
+from service.http.schemas import (
+    EARLY_STOPPING_ABOUT,
+    LANGUAGE_TAKES,
+    LARGEST_SEED,
+    EarlyStopping,
+    RequestModel,
+    ResponseModel,
+    Texts,
+    option,
+    value,
+)
 
 LARGEST_LOGPROBS = 5
 ABSENT = "is not offered here; leave it out"
@@ -28,7 +38,7 @@ class CompletionRequest(RequestModel):
     )
     beam_size: int | None = option(
         None,
-        "hypotheses kept at each step, without a temperature; null: best_of (an extension)",
+        "live hypotheses kept at each step, without a temperature; null: best_of (an extension)",
         "a whole number from 1, or null",
         unit="hypotheses",
         ge=1,
@@ -39,6 +49,9 @@ class CompletionRequest(RequestModel):
         "a number from 0 to 10",
         ge=0,
         le=10,
+    )
+    early_stopping: EarlyStopping | None = option(
+        True, f"{EARLY_STOPPING_ABOUT} (an extension)", 'true, false, "never" or null'
     )
     max_tokens: int | None = option(
         None,
