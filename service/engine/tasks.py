@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 Ids = tuple[int, ...]
 Array = np.ndarray[Any, Any]
+EarlyStopping = bool | Literal["never"]
 TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the most probable tokens, best first
 
 
@@ -22,9 +23,12 @@ TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the
 class Options:
     """How a target is searched for."""
 
-    beam_size: int = 1  # hypotheses kept at each step; 1 is greedy
+    beam_size: int = 1  # live hypotheses kept at each step; 1 is greedy
     num_hypotheses: int = 1  # hypotheses answered, best first; at most beam_size, or any number when sampling
     length_penalty: float = 1.0  # score = sum of log-probabilities / length ** length_penalty
+    # When beam_size have finished, the search is done (True), or done if no live one scores better now (False), or if
+    # none ever can (never).
+    early_stopping: EarlyStopping = True
     max_length: int  # tokens of a hypothesis, its prefix and its end token included
     min_length: int = 0  # tokens before the end token may come
     repetition_penalty: float = 1.0  # a repeated token's log-probability is multiplied by this before the choice
@@ -94,7 +98,7 @@ Task = Generate | NextToken | Score
 class Hypothesis:
     ids: Ids  # the prefix included, without the end token
     logprobs: tuple[float, ...]  # of each token, by the model itself; the end token's last, where it came
-    score: float  # sum(logprobs) / len(logprobs) ** length_penalty
+    score: float  # sum(logprobs) / (start tokens + len(logprobs)) ** length_penalty
     finish_reason: str  # stop: the end token came; length: the limit came; deadline: time was up
     top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them; as long as logprobs
 

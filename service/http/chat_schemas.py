@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from service.http.openai_schemas import (
     ABSENT,
     ALLOW_UNKNOWN,
+    EARLY_STOPPING,
     FREQUENCY_PENALTY,
     LARGEST_LOGPROBS,
     LENGTH_PENALTY,
@@ -27,7 +28,7 @@ from service.http.openai_schemas import (
     CompletionUsage,
     StreamOptions,
 )
-from service.http.schemas import RequestModel, ResponseModel, option, value
+from service.http.schemas import EarlyStopping, RequestModel, ResponseModel, option, value
 
 
 def _joined(content: Any) -> Any:
@@ -72,6 +73,7 @@ class ChatRequest(RequestModel):
         ge=1,
     )
     length_penalty: float | None = LENGTH_PENALTY
+    early_stopping: EarlyStopping | None = EARLY_STOPPING
     max_tokens: int | None = MAX_TOKENS
     max_completion_tokens: int | None = option(
         None, "the same as max_tokens, which it replaces", "a whole number from 1, or null", unit="tokens", ge=1
