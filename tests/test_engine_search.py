@@ -248,6 +248,23 @@ def test_length_bounds_hold(beam: int) -> None:
             assert len(found.logprobs) <= 5
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"beam_size": 3, "num_hypotheses": 3}, {"temperature": 1.0, "num_hypotheses": 3}]
+)
+def test_a_forced_end_comes_in_the_last_place_of_the_limit(options: dict[str, Any]) -> None:
+    forced = generate(table(3), max_length=4, min_length=3, forced_end=True, **options)
+    for found in forced:
+        assert (len(found.ids), len(found.logprobs), found.finish_reason) == (3, 4, "length")
+        assert found.logprobs[-1] == pytest.approx(float(table(3)(found.ids)[SPECIAL.eos]))
+
+
+def test_a_forced_end_costs_nothing_in_the_ranking() -> None:
+    """The best of all is the best beginning of a hypothesis, however unlikely its end is."""
+    best = generate(table(5), max_length=3, min_length=2, forced_end=True, beam_size=6)[0]
+    candidates = itertools.product(range(3, VOCABULARY), repeat=2)
+    assert best.ids == max(candidates, key=lambda ids: float(table(5)(())[ids[0]] + table(5)(ids[:1])[ids[1]]))
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_forced_prefix_is_the_answers_beginning_and_is_scored(beam: int) -> None:
     found = generate(table(1), prefix=(4, 3), beam_size=beam, max_length=5)[0]

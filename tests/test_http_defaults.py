@@ -55,7 +55,7 @@ def test_what_a_request_says_wins(service: Service) -> None:
     found = options_of(
         service, beam_size=1, length_penalty=1.0, early_stopping=True, max_length=None, no_repeat_ngram_size=0
     )
-    assert found == Options(max_length=20)
+    assert found == Options(max_length=20, forced_end=True)
 
 
 def test_what_a_completion_says_wins(service: Service) -> None:

@@ -11,9 +11,16 @@ import torch
 import transformers
 
 from attendant import main
+from export.bundle import read_bundle
+from export.convert import convert
 from model.importers import marian
 from model.importers.problems import ImportRefusedError
 from model.tokenizer import UNK
+from service.engine.engine import Engine, EngineSettings
+from service.http.models import ServedModel
+from service.http.planning import plan_generate
+from service.http.schemas import GenerateRequest
+from service.settings import Settings
 from tests.foreign import (
     LENGTH,
     OTHER,
@@ -120,6 +127,34 @@ def test_generation_defaults_and_languages_come_along(directory) -> None:
     assert imported.languages["target_language"] == "deu"
     (prefix,) = imported.languages["source_prefix_by_target"]["fra"]
     assert imported.source.id_to_token(prefix) == "<language fra>"
+
+
+def test_at_the_length_limit_the_end_token_comes_as_in_transformers(directory, tmp_path: Path) -> None:
+    path, oracle = directory
+    imported = marian.read(path, target_language="fra")
+    imported.write(tmp_path / "run")
+    convert(tmp_path / "run", tmp_path / "bundle", "opus", variants=("fp32",))
+    served = ServedModel(Engine(read_bundle(tmp_path / "bundle"), EngineSettings(threads=1)))
+    request = GenerateRequest(inputs=sentences(40), beam_size=4, early_stopping=True, max_length=6, length_penalty=1.0)
+    found = served.engine.run(plan_generate(request, served, Settings()))
+    ids = json.loads((path / "vocab.json").read_text(encoding="utf-8"))
+    special = [ids["<pad>"], ids["<unk>"], ids["<pad>"], 0]
+    to_foreign = names_to_foreign(imported, "target", {**ids, "fra": ids[">>fra<<"], "deu": ids[">>deu<<"]}, special)
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(path / "source.spm"))
+    for text, result in zip(sentences(40), found, strict=True):
+        pieces = [ids.get(piece, ids["<unk>"]) for piece in spm.encode(text, out_type=str)]
+        wanted = oracle.generate(
+            torch.tensor([[ids[">>fra<<"], *pieces, 0]]),
+            num_beams=4,
+            early_stopping=True,
+            length_penalty=1.0,
+            max_length=7,
+            forced_eos_token_id=0,
+            bad_words_ids=[[ids["<pad>"]]],
+            renormalize_logits=True,
+        )
+        (best,) = result.hypotheses
+        assert [to_foreign[i] for i in best.ids] + [0] == [i for i in wanted[0, 1:].tolist() if i != ids["<pad>"]]
 
 
 def test_a_target_is_decoded_as_by_sentencepiece(directory) -> None:

@@ -66,6 +66,7 @@ class GenerateSearch(Search):
     ) -> list[int]:
         """Of the candidates, best first, those that end and those that stay live."""
         beam_size, at_limit = self.options.beam_size, self.length + 1 == self.options.max_length
+        forced = self._must_end()
         before, self.live = self.live, []
         parents: list[int] = []
         for number, (_, parent, token, logprob, weight) in enumerate(candidates[: (2 - at_limit) * beam_size]):
@@ -76,7 +77,7 @@ class GenerateSearch(Search):
                 continue
             extended = before[parent].extended(token, logprob, weight, tops[parent])
             if ends or at_limit:
-                self._end(extended, "stop" if ends else "length")
+                self._end(extended, "length" if at_limit and (forced or not ends) else "stop")
             else:
                 self.live.append(extended)
                 parents.append(parent)
@@ -89,6 +90,8 @@ class GenerateSearch(Search):
     def _allowed(self, hypothesis: Live, row: Row, needed: int) -> list[tuple[int, float, float]]:
         """(token, log-probability, weight) of the most probable tokens that may come next, best first."""
         options = self.options
+        if self._must_end():
+            return [(self.special.eos, float(row.all[self.special.eos]), 0.0)]
         special, too_early = self.special, len(hypothesis.ids) < options.min_length
         if options.repetition_penalty == 1.0 and not options.no_repeat_ngram_size:
             never = (special.pad, special.bos, special.eos) if too_early else (special.pad, special.bos)
@@ -106,6 +109,10 @@ class GenerateSearch(Search):
             key=lambda entry: (-entry[2], entry[0]),
         )
 
+    def _must_end(self) -> bool:
+        """Whether the only token that may come next is the end token."""
+        return self.options.forced_end and self.length + 1 == self.options.max_length
+
     def _end(self, live: Live, reason: str) -> None:
         """A live hypothesis has finished."""
         self.ended.append((self._rank(live), self._hypothesis(live, reason)))
@@ -120,7 +127,7 @@ class GenerateSearch(Search):
         return float(max(len(self.special.start) + length, 1) ** self.options.length_penalty)
 
     def _hypothesis(self, live: Live, reason: str) -> Hypothesis:
-        ids = live.ids[:-1] if reason == "stop" else live.ids
+        ids = live.ids[:-1] if live.ids and live.ids[-1] == self.special.eos else live.ids
         score = live.total / self._divisor(len(live.logprobs))
         return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs)
 

@@ -28,15 +28,15 @@ class SampleSearch(GenerateSearch):
             ]
         else:
             pairs = [(i, live, row) for i, (live, row) in enumerate(zip(self.live, rows, strict=True))]
-        chosen, parents = [], []
+        chosen, parents, must_end = [], [], self._must_end()
         for parent, live, row in pairs:
-            token = self._draw(live, row)
+            token = self.special.eos if must_end else self._draw(live, row)
             if token is None:  # every token is forbidden
                 self._end(live, "length")
                 continue
             logprob = float(row.all[token])
             extended = live.extended(token, logprob, logprob, self.alternatives(row))
-            if token == self.special.eos:
+            if token == self.special.eos and not must_end:
                 self._end(extended, "stop")
             elif len(extended.ids) == self.options.max_length:
                 self._end(extended, "length")

@@ -31,6 +31,7 @@ class Options:
     early_stopping: EarlyStopping = True
     max_length: int  # tokens of a hypothesis, its prefix and its end token included
     min_length: int = 0  # tokens before the end token may come
+    forced_end: bool = False  # the last token of max_length is the end token, which costs nothing, as Marian has it
     repetition_penalty: float = 1.0  # a repeated token's log-probability is multiplied by this before the choice
     no_repeat_ngram_size: int = 0  # n-grams of this size come once; 0: no such rule
     temperature: float | None = None  # sample from softmax(logits / temperature); None: no sampling

@@ -60,6 +60,7 @@ def plan_completion(
         early_stopping=native.early_stopping,
         max_length=native.max_length or served.max_target_length,
         min_length=native.min_length,
+        forced_end=served.forced_end,
         repetition_penalty=native.repetition_penalty,
         no_repeat_ngram_size=native.no_repeat_ngram_size,
         temperature=request.temperature or None,

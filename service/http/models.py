@@ -37,6 +37,7 @@ class ServedModel:
         self.max_target_length = self.description.max_target_length
         self.languages = self.description.languages
         self.defaults = usable_defaults(self.description.generation)
+        self.forced_end = self.description.generation.get("forced_end") is True
 
 
 class ModelHolder:

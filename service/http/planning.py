@@ -58,6 +58,7 @@ def plan_generate(request: GenerateRequest, served: ServedModel, settings: Setti
         early_stopping=request.early_stopping,
         max_length=request.max_length or served.max_target_length,
         min_length=request.min_length,
+        forced_end=served.forced_end,
         repetition_penalty=request.repetition_penalty,
         no_repeat_ngram_size=request.no_repeat_ngram_size,
         temperature=request.temperature,
