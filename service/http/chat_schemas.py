@@ -67,7 +67,7 @@ class ChatRequest(RequestModel):
     n: int | None = option(1, "choices answered, best first", "a whole number from 1", ge=1)
     beam_size: int | None = option(
         None,
-        "hypotheses kept at each step, without a temperature; null: n (an extension)",
+        "live hypotheses kept at each step, without a temperature; null: n (an extension)",
         "a whole number from 1, or null",
         unit="hypotheses",
         ge=1,
