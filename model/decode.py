@@ -46,17 +46,22 @@ def decode_all(
     beam_size: int = 1,
     length_penalty: float = 1.0,
     max_length: int | None = None,
+    early_stopping: bool | str = True,
 ) -> list[list[int]]:
     """The best target of each source by a torch model (ids without start and end), in the order of the sources."""
     from model.stepper import TorchStepper  # torch is needed for torch models alone
 
     stepper = TorchStepper(model)
     stepper.max_length = max_length or stepper.max_length
-    return decode_sources(stepper, sources, beam_size, length_penalty)
+    return decode_sources(stepper, sources, beam_size, length_penalty, early_stopping)
 
 
 def decode_sources(
-    stepper: Stepper, sources: list[list[int]], beam_size: int = 1, length_penalty: float = 1.0
+    stepper: Stepper,
+    sources: list[list[int]],
+    beam_size: int = 1,
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = True,
 ) -> list[list[int]]:
     """The best target of each source (ids without start and end), in the order of the sources."""
     results: list[list[int]] = [[] for _ in sources]
@@ -65,7 +70,7 @@ def decode_sources(
     batch = max(1, BATCH_ROWS // beam_size)
     for first in range(0, len(by_length), batch):
         chosen = by_length[first : first + batch]
-        found = _Search(stepper, [sources[i] for i in chosen], beam_size, length_penalty).run()
+        found = _Search(stepper, [sources[i] for i in chosen], beam_size, length_penalty, early_stopping).run()
         for i, ids in zip(chosen, found, strict=True):
             results[i] = ids
         progress.add(len(chosen))
@@ -74,18 +79,27 @@ def decode_sources(
 
 
 class _Search:
-    """One batch. Rows are the live hypotheses, grouped by source; a hypothesis that ends narrows its source's beam."""
+    """One batch. Rows are the live hypotheses, at most beam_size for each source, best first and grouped by source."""
 
-    def __init__(self, stepper: Stepper, sources: list[list[int]], beam_size: int, length_penalty: float) -> None:
-        self.stepper, self.beam_size, self.penalty = stepper, beam_size, length_penalty
-        self.candidates = min(beam_size + 2, stepper.target_vocab)  # two of them may be padding and start
+    def __init__(
+        self,
+        stepper: Stepper,
+        sources: list[list[int]],
+        beam_size: int,
+        length_penalty: float,
+        early_stopping: bool | str,
+    ) -> None:
+        self.stepper, self.beam_size, self.penalty, self.early = stepper, beam_size, length_penalty, early_stopping
+        self.considered = 2 * beam_size if beam_size > 1 else 1  # candidates of a source; a beam of one is greedy
+        # No more of a row can matter: beam_size that do not end and the end token. Two may be padding and start.
+        self.candidates = min(beam_size + (beam_size > 1) + 2, stepper.target_vocab)
         count = len(sources)
         stepper.start(sources)
         self.source = np.arange(count)  # (R,) whose hypothesis each row is
         self.slot = np.zeros(count, np.int64)  # (R,) its rank among those of its source
         self.sums = np.zeros(count)  # (R,)
         self.ids = np.full((count, 1), BOS)  # (R, T)
-        self.width = np.full(count, beam_size)  # (B,) hypotheses that have not ended
+        self.finished = np.full((count, beam_size), NEVER)  # (B, K) the best scores of finished hypotheses
         self.best_score = np.full(count, NEVER)  # (B,)
         self.best_ids: list[list[int]] = [[] for _ in sources]
 
@@ -100,45 +114,54 @@ class _Search:
         """Extend every row by a token; `length` counts that token, and the end token if it is one."""
         logprobs, tokens = self.stepper.step(self.ids[:, -1], self.candidates)  # (R, C)
         totals = self.sums[:, None] + np.where((tokens == PAD) | (tokens == BOS), NEVER, logprobs)
-        source, row, candidate = self._best(totals)
+        source, rank, row, candidate = self._best(totals)
         token, total = tokens[row, candidate], totals[row, candidate]
         ids = np.concatenate([self.ids[row], token[:, None]], axis=1)
 
-        ended = (token == EOS) | (length == self.stepper.max_length)
-        for i in np.flatnonzero(ended):
+        ends = (token == EOS) | (length == self.stepper.max_length)
+        for i in np.flatnonzero(ends & (rank < self.beam_size)):
             self._finish(int(source[i]), ids[i].tolist(), float(total[i]) / length**self.penalty)
-        live = self._can_win(source, np.where(ended, NEVER, total), length)
+        live = ~ends
+        live[live] = _ranks(source[live]) < self.beam_size
+        live[live] = self._goes_on(source[live], total[live], length)
         if live.any() and not np.array_equal(row[live], np.arange(len(self.source))):
             self.stepper.reorder(row[live])
         self.source, self.sums, self.ids = source[live], total[live], ids[live]
         self.slot = _ranks(self.source)
 
-    def _best(self, totals: Array) -> tuple[Array, Array, Array]:
-        """The best extensions of each source, best first and as many as its width: sources, rows and candidates."""
-        table = np.full((len(self.width), self.beam_size, self.candidates), NEVER)  # (B, K, C)
+    def _best(self, totals: Array) -> tuple[Array, Array, Array, Array]:
+        """The best extensions of each source, best first: sources, ranks, rows and candidates."""
+        table = np.full((len(self.finished), self.beam_size, self.candidates), NEVER)  # (B, K, C)
         table[self.source, self.slot] = totals
         flat = table.reshape(len(table), -1)
-        order = np.argsort(-flat, axis=1, kind="stable")[:, : self.beam_size]  # (B, K)
-        chosen = np.arange(order.shape[1]) < self.width[:, None]
-        source, rank = np.nonzero(chosen & (np.take_along_axis(flat, order, axis=1) > NEVER))
+        order = np.argsort(-flat, axis=1, kind="stable")[:, : self.considered]  # (B, 2K)
+        source, rank = np.nonzero(np.take_along_axis(flat, order, axis=1) > NEVER)
         slot, candidate = np.divmod(order[source, rank], self.candidates)
-        return source, np.searchsorted(self.source, source) + slot, candidate  # a source's rows are consecutive
+        return source, rank, np.searchsorted(self.source, source) + slot, candidate  # a source's rows are consecutive
 
     def _finish(self, source: int, ids: list[int], score: float) -> None:
-        self.width[source] -= 1
+        finished = self.finished[source]
+        worst = finished.argmin()
+        finished[worst] = max(finished[worst], score)
         if score > self.best_score[source]:
             self.best_score[source] = score
             self.best_ids[source] = ids[1:-1] if ids[-1] == EOS else ids[1:]
 
-    def _can_win(self, source: Array, sums: Array, length: int) -> Array:
-        """Which hypotheses go on, from their sums (-inf: ended): those of sources whose best score can still change.
+    def _goes_on(self, source: Array, sums: Array, length: int) -> Array:
+        """Which live hypotheses go on: those of sources that have not stopped and whose best score can still change.
 
         A sum only falls, and its divisor is at most that of the longest target.
         """
-        divisor = float(self.stepper.max_length if self.penalty > 0 else length + 1) ** self.penalty
-        highest = np.full(len(self.width), NEVER)
-        np.maximum.at(highest, source, sums / divisor)
-        return (sums > NEVER) & (highest > self.best_score)[source]
+        highest = np.full(len(self.finished), NEVER)
+        np.maximum.at(highest, source, sums)
+        longest = float(self.stepper.max_length if self.penalty > 0 else length) ** self.penalty
+        worst = self.finished.min(axis=1)  # -inf until beam_size have finished
+        goes_on = highest / longest > self.best_score
+        if self.early is True:
+            goes_on &= worst == NEVER
+        elif self.early is False:
+            goes_on &= highest / float(length) ** self.penalty > worst
+        return goes_on[source]
 
 
 def _ranks(groups: Array) -> Array:

@@ -1,8 +1,8 @@
 """The searches, slow and obvious: one source at a time, the whole prefix run again for every token, no cache.
 
 This is the oracle that faster searches are tested against; it shares no code with them. The beam search is the one
-that `docs/architecture.md` defines: a hypothesis that ends keeps its place among the beam_size, and the search goes
-on until no live one can still win.
+that `docs/architecture.md` defines, as `transformers` and CTranslate2 have it: a hypothesis that finishes leaves the
+beam, and the next best takes its place.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def beam(
     length_penalty: float = 1.0,
     num_hypotheses: int = 1,
     max_length: int | None = None,
+    early_stopping: bool | str = True,
 ) -> list[Hypothesis]:
     """The best hypotheses, best first."""
     limit = max_length or model.config.max_length
@@ -65,31 +66,41 @@ def beam(
         for hypothesis in live:
             logprobs = next_logprobs(model, source, hypothesis.ids)
             tokens = (t for t in range(len(logprobs)) if t not in (PAD, BOS))
-            best = heapq.nlargest(beam_size, tokens, key=logprobs.__getitem__)  # no others can be among the best of all
+            best = heapq.nlargest(2 * beam_size, tokens, key=logprobs.__getitem__)  # no others can be among the 2K
             candidates += [(hypothesis, t, logprobs[t]) for t in best]
         candidates.sort(key=lambda c: sum(c[0].logprobs) + c[2], reverse=True)
-        live, room = [], beam_size - len(finished)
-        for hypothesis, token, logprob in candidates[:room]:
+        live = []
+        for rank, (hypothesis, token, logprob) in enumerate(candidates[: 2 * beam_size]):
             logprobs_so_far = (*hypothesis.logprobs, logprob)
-            if token == EOS:
-                finished.append(Hypothesis(hypothesis.ids, logprobs_so_far, "stop"))
-            elif length == limit:
-                finished.append(Hypothesis((*hypothesis.ids, token), logprobs_so_far, "length"))
-            else:
+            ends = token == EOS or length == limit
+            if not ends and len(live) < beam_size:
                 live.append(Hypothesis((*hypothesis.ids, token), logprobs_so_far, "live"))
-        finished.sort(key=lambda h: h.score(length_penalty), reverse=True)
-        if not live or _decided(live, finished, length_penalty, num_hypotheses, limit):
+            elif ends and rank < beam_size and token == EOS:
+                finished.append(Hypothesis(hypothesis.ids, logprobs_so_far, "stop"))
+            elif ends and rank < beam_size:
+                finished.append(Hypothesis((*hypothesis.ids, token), logprobs_so_far, "length"))
+        finished = sorted(finished, key=lambda h: h.score(length_penalty), reverse=True)[:beam_size]
+        if not live or _stops(live, finished, beam_size, length_penalty, early_stopping, limit):
             break
     return finished[:num_hypotheses]
 
 
-def _decided(
-    live: list[Hypothesis], finished: list[Hypothesis], length_penalty: float, wanted: int, limit: int
+def _stops(
+    live: list[Hypothesis],
+    finished: list[Hypothesis],
+    beam_size: int,
+    length_penalty: float,
+    early_stopping: bool | str,
+    limit: int,
 ) -> bool:
-    """Whether no live hypothesis can still be among the best: a sum only falls, and limit is the largest length."""
-    if len(finished) < wanted:
+    """Whether the search is done: beam_size hypotheses have finished and, unless it stops early, no live one is better.
+
+    A live one counts with its own length (False), or with the one that suits it best ("never").
+    """
+    if len(finished) < beam_size:
         return False
-    best_possible = max(
-        sum(h.logprobs) / (limit if length_penalty > 0 else len(h.logprobs) + 1) ** length_penalty for h in live
-    )
-    return finished[wanted - 1].score(length_penalty) >= best_possible
+    if early_stopping is True or beam_size == 1:  # a beam of one is greedy
+        return True
+    length = limit if early_stopping == "never" and length_penalty > 0 else len(live[0].logprobs)
+    best_possible = max(sum(h.logprobs) for h in live) / length**length_penalty
+    return best_possible <= finished[-1].score(length_penalty)

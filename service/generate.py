@@ -99,7 +99,7 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
         if name == "logprobs":
             parser.add_argument("--logprobs", action="store_true", help=f"{described.description}; with --json")
         elif name not in NOT_OPTIONS:
-            default = "" if described.default is None else f" (default: {described.default})"
+            default = "" if described.default is None else f" (default: {json.dumps(described.default)})"
             about = f"{described.description}{default}".replace("%", "%%")
             parser.add_argument(flag(name), default=argparse.SUPPRESS, metavar="VALUE", help=about)
     options = parser.parse_args(arguments)

@@ -18,6 +18,7 @@ from model.transformer import Transformer
 from service.engine.engine import Engine
 from service.engine.tasks import (
     Distribution,
+    EarlyStopping,
     Finished,
     Generate,
     Generated,
@@ -54,13 +55,17 @@ def int8_engine(bundle: Bundle) -> Engine:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=len)
-@pytest.mark.parametrize(("beam", "penalty"), [(1, 1.0), (3, 1.0), (4, 0.0), (5, 2.0), (30, 1.0)])
+@pytest.mark.parametrize(
+    ("beam", "penalty", "early"),
+    [(1, 1.0, True), (1, 1.0, False), (3, 1.0, True), (4, 0.0, "never"), (5, 2.0, False), (30, 1.0, True)],
+)
 def test_decoding_is_the_torch_oracles(
-    model: Transformer, engine: Engine, source: list[int], beam: int, penalty: float
+    model: Transformer, engine: Engine, source: list[int], beam: int, penalty: float, early: EarlyStopping
 ) -> None:
     count = min(beam, 3)
-    wanted = reference.beam(model, source, beam, penalty, count, max_length=20)
-    [found] = engine.run([generate(source, beam_size=beam, length_penalty=penalty, num_hypotheses=count)])
+    wanted = reference.beam(model, source, beam, penalty, count, 20, early)
+    options = {"beam_size": beam, "length_penalty": penalty, "num_hypotheses": count, "early_stopping": early}
+    [found] = engine.run([generate(source, **options)])
     assert isinstance(found, Generated)
     assert [h.ids for h in found.hypotheses] == [h.ids for h in wanted]
     assert [h.finish_reason for h in found.hypotheses] == [h.finish_reason for h in wanted]
@@ -120,6 +125,7 @@ def a_task() -> st.SearchStrategy[Task]:
         beam=st.integers(1, 6),
         count=st.integers(1, 3),
         length_penalty=st.sampled_from([0.0, 0.7, 1.0]),
+        early_stopping=st.sampled_from([True, False, "never"]),
         max_length=length,
         min_length=st.integers(0, 6),
         repetition_penalty=st.sampled_from([1.0, 1.3]),

@@ -170,7 +170,7 @@ def test_what_one_search_wants_of_the_graph_is_bounded_and_the_largest_bounded_w
     ]
     rows.add([job(Generate(source=(3,), options=options)) for options in wishes])
     rows.step()
-    assert runner.asked == [3 + 2]
+    assert runner.asked == [3 + 1 + 2]  # an end token; padding and start
 
 
 @pytest.mark.parametrize("method", ["wanted", "last_tokens"])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model import reference
+from model.tokenizer import BOS, EOS, PAD
 from service.engine.beam import GenerateSearch, repeating
 from service.engine.job import make_search
-from service.engine.search import Live, common_prefix
-from service.engine.tasks import Distribution, Generate, NextToken, Options, Score, Scored
+from service.engine.search import Live, SpecialIds, common_prefix
+from service.engine.tasks import Distribution, EarlyStopping, Generate, NextToken, Options, Score, Scored
 from tests.tables import NO_TIME, SPECIAL, VOCABULARY, Table, generate, row, run, table
 
 
@@ -76,15 +79,94 @@ def test_a_search_needs_no_more_candidates_than_it_asks_for(
     assert generate(table(seed), **options) == generate(table(seed), extra=99, **options)
 
 
-@settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 999), beam=st.integers(1, 4), samples=st.booleans(), prefix=st.sampled_from([(), (4, 3)]))
-def test_an_agreed_token_is_in_the_answer_and_is_never_taken_back(
-    seed: int, beam: int, samples: bool, prefix: tuple[int, ...]
+@settings(deadline=None, max_examples=200)
+@given(
+    seed=st.integers(0, 999),
+    beam=st.integers(1, 6),
+    count=st.integers(1, 6),
+    penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+    early=st.sampled_from([True, False, "never"]),
+    length=st.integers(1, 7),
+)
+def test_the_search_is_the_reference(
+    seed: int, beam: int, count: int, penalty: float, early: EarlyStopping, length: int
 ) -> None:
+    special, logprobs = SpecialIds(pad=PAD, bos=BOS, eos=EOS), table(seed)
+    options = Options(
+        beam_size=beam,
+        num_hypotheses=min(beam, count),
+        length_penalty=penalty,
+        early_stopping=early,
+        max_length=length,
+    )
+    search = make_search(special, Generate(source=(), options=options))
+    run(search, logprobs)
+    with patch.object(reference, "next_logprobs", lambda _model, _source, prefix: logprobs(prefix).tolist()):
+        wanted = reference.beam(None, [], beam, penalty, min(beam, count), length, early)  # type: ignore[arg-type]
+    assert isinstance(search, GenerateSearch)
+    found = [(hypothesis.ids, hypothesis.logprobs, hypothesis.finish_reason) for hypothesis in search.best()]
+    assert found == [(hypothesis.ids, hypothesis.logprobs, hypothesis.finish_reason) for hypothesis in wanted]
+
+
+def falling(prefix: tuple[int, ...]) -> np.ndarray:
+    """The end token is second best at first, and later never near."""
+    end = 0.3 if not prefix else 0.01
+    return np.log(np.array([1e-9, 1e-9, end, 0.6 - end / 2, 0.3 - end / 2, 0.1], np.float32))
+
+
+def test_a_hypothesis_that_finishes_leaves_its_place_to_the_next_best() -> None:
+    options = Options(beam_size=2, num_hypotheses=2, max_length=9, length_penalty=0.0)
+    search = GenerateSearch(SPECIAL, Generate(source=(), options=options))
+    search.advance([row(falling(()), 5)])
+    assert [ids.ids for _, ids in search.ended] == [()]
+    assert [live.ids for live in search.live] == [[3], [4]]
+
+
+def test_an_end_token_behind_the_first_beam_size_candidates_finishes_nothing() -> None:
+    def third(_: tuple[int, ...]) -> np.ndarray:
+        return np.log(np.array([1e-9, 1e-9, 0.2, 0.4, 0.3, 0.1], np.float32))
+
+    search = GenerateSearch(SPECIAL, Generate(source=(), options=Options(beam_size=2, max_length=9)))
+    search.advance([row(third(()), 5)])
+    assert search.ended == []
+    assert [live.ids for live in search.live] == [[3], [4]]
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 999), beam=st.integers(1, 6), early=st.sampled_from([True, False, "never"]))
+def test_a_search_never_holds_more_rows_than_its_task_may_occupy(seed: int, beam: int, early: EarlyStopping) -> None:
+    task = Generate(source=(), options=Options(beam_size=beam, max_length=7, early_stopping=early))
+    search = GenerateSearch(SPECIAL, task)
+    while not search.done:
+        search.advance([row(table(seed)(tuple(live.ids)), VOCABULARY) for live in search.live])
+        assert len(search.live) <= task.rows
+        assert len(search.ended) <= beam
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    seed=st.integers(0, 999),
+    beam=st.integers(1, 5),
+    best_of_all=st.booleans(),
+    penalty=st.sampled_from([0.0, 1.0, 2.0]),
+    early=st.sampled_from([True, False, "never"]),
+    samples=st.booleans(),
+    prefix=st.sampled_from([(), (4, 3)]),
+)
+def test_an_agreed_token_is_in_the_answer_and_is_never_taken_back(
+    seed: int,
+    beam: int,
+    best_of_all: bool,
+    penalty: float,
+    early: EarlyStopping,
+    samples: bool,
+    prefix: tuple[int, ...],
+) -> None:
+    count = 1 if best_of_all else beam
     options = (
         Options(temperature=1.0, num_hypotheses=beam, max_length=7, seed=seed)
         if samples
-        else Options(beam_size=beam, max_length=7)
+        else Options(beam_size=beam, num_hypotheses=count, length_penalty=penalty, early_stopping=early, max_length=7)
     )
     search = make_search(SPECIAL, Generate(source=(), prefix=prefix, options=options, top_logprobs=2))
     agreed = run(search, table(seed))

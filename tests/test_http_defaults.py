@@ -11,7 +11,14 @@ import pytest
 from service.engine.tasks import Generate, NextToken, Options, Score
 from tests.serving import Service, in_process
 
-GENERATION = {"beam_size": 4, "length_penalty": 0.5, "max_length": 12, "no_repeat_ngram_size": 3, "forced_end": True}
+GENERATION = {
+    "beam_size": 4,
+    "length_penalty": 0.5,
+    "early_stopping": False,
+    "max_length": 12,
+    "no_repeat_ngram_size": 3,
+    "forced_end": True,
+}
 LANGUAGES = {"source_prefix": {"en": [5], "fr": [6]}, "target_prefix": {"en": [5], "fr": [6]}, "source_language": "en"}
 
 
@@ -41,16 +48,22 @@ def options_of(service: Service, path: str = "/v1/generate", **body: Any) -> Opt
 def test_a_request_that_says_nothing_gets_the_models_defaults(service: Service, path: str) -> None:
     found = options_of(service, path)
     assert (found.beam_size, found.length_penalty, found.max_length, found.no_repeat_ngram_size) == (4, 0.5, 12, 3)
+    assert found.early_stopping is False
 
 
 def test_what_a_request_says_wins(service: Service) -> None:
-    found = options_of(service, beam_size=1, length_penalty=1.0, max_length=None, no_repeat_ngram_size=0)
+    found = options_of(
+        service, beam_size=1, length_penalty=1.0, early_stopping=True, max_length=None, no_repeat_ngram_size=0
+    )
     assert found == Options(max_length=20)
 
 
 def test_what_a_completion_says_wins(service: Service) -> None:
-    found = options_of(service, "/v1/completions", beam_size=2, length_penalty=1.0, max_tokens=7)
+    found = options_of(
+        service, "/v1/completions", beam_size=2, early_stopping="never", max_tokens=7, length_penalty=1.0
+    )
     assert (found.beam_size, found.length_penalty, found.max_length) == (2, 1.0, 7)
+    assert found.early_stopping == "never"
 
 
 @pytest.mark.parametrize("path", ["/v1/generate", "/v1/completions"])

@@ -69,6 +69,7 @@ def test_options_reach_the_engine(service: Service) -> None:
         beam_size=4,
         num_hypotheses=3,
         length_penalty=0.5,
+        early_stopping="never",
         max_length=9,
         min_length=2,
         repetition_penalty=1.5,
@@ -80,7 +81,7 @@ def test_options_reach_the_engine(service: Service) -> None:
     options = task.options
     assert (options.beam_size, options.num_hypotheses, options.length_penalty) == (4, 3, 0.5)
     assert (options.max_length, options.min_length, options.repetition_penalty) == (9, 2, 1.5)
-    assert options.no_repeat_ngram_size == 3
+    assert (options.no_repeat_ngram_size, options.early_stopping) == (3, "never")
     assert task.prefix == service.engine.target_tokenizer.encode("K AE")
 
 

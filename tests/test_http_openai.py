@@ -201,9 +201,10 @@ def test_several_choices_without_a_temperature_are_a_beams_best(service: Service
     assert len(answer.choices) == 3
     (task,) = (task for task in service.engine.submitted[-1:] if isinstance(task, Generate))
     assert (task.options.beam_size, task.options.num_hypotheses) == (3, 3)
-    service.create("cat", n=2, extra_body={"beam_size": 5, "length_penalty": 0.3})
+    service.create("cat", n=2, extra_body={"beam_size": 5, "length_penalty": 0.3, "early_stopping": False})
     (task,) = (task for task in service.engine.submitted[-1:] if isinstance(task, Generate))
     assert (task.options.beam_size, task.options.num_hypotheses, task.options.length_penalty) == (5, 2, 0.3)
+    assert task.options.early_stopping is False
 
 
 def test_the_best_of_several_samples_has_the_highest_score(service: Service) -> None:

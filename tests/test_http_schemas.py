@@ -57,6 +57,7 @@ def test_defaults_are_the_contracts() -> None:
         "beam_size": 1,
         "num_hypotheses": 1,
         "length_penalty": 1.0,
+        "early_stopping": True,
         "max_length": None,
         "min_length": 0,
         "repetition_penalty": 1.0,
@@ -104,6 +105,9 @@ def test_json_that_is_no_object_is_refused(body: bytes, service: Service) -> Non
         ("length_penalty", float("nan"), "length_penalty takes a number from 0 to 10, not NaN."),
         ("length_penalty", float("inf"), "not Infinity."),
         ("length_penalty", -1, "not -1."),
+        ("early_stopping", "always", 'early_stopping takes true, false or "never", not "always".'),
+        ("early_stopping", 1, "not 1."),
+        ("early_stopping", None, "not null."),
         (
             "temperature",
             0,

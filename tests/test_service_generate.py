@@ -166,6 +166,8 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
         "1.5",
         "--no-repeat-ngram-size",
         "3",
+        "--early-stopping",
+        "false",
         "--target-prefix",
         "HH AA",
         "cat",
@@ -173,7 +175,12 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
     (task,) = engine.submitted
     assert isinstance(task, Generate)
     assert task.options == Options(
-        min_length=2, max_length=9, length_penalty=0.5, repetition_penalty=1.5, no_repeat_ngram_size=3
+        min_length=2,
+        max_length=9,
+        length_penalty=0.5,
+        early_stopping=False,
+        repetition_penalty=1.5,
+        no_repeat_ngram_size=3,
     )
     assert task.prefix == engine.target_tokenizer.encode("HH AA")
 
@@ -185,6 +192,7 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
         (["--beam-size", "two"], '--beam-size takes a whole number from 1, not "two".'),
         (["--beam-size", "2.5"], "--beam-size takes a whole number from 1, not 2.5."),
         (["--beam-size", "10000"], "--beam-size takes a whole number from 1 to 64 here, not 10000."),
+        (["--early-stopping", "yes"], '--early-stopping takes true, false or "never", not "yes".'),
         (["--temperature", "NaN"], "--temperature takes a number from 0.01 to 100"),
         (["--num-hypotheses", "2"], "--num-hypotheses is 2 and --beam-size 1; without temperature"),
         (["--top-k", "4"], "--top-k is for sampling"),

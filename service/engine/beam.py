@@ -1,4 +1,8 @@
-"""Beam search, defined in docs/architecture.md; with a beam of one it is greedy."""
+"""Beam search, defined in docs/architecture.md; with a beam of one it is greedy.
+
+A step looks at 2 x beam_size candidates. Those that end among the first beam_size are finished; the best beam_size that
+do not end are live. Finished hypotheses hold no row.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +21,18 @@ _by_rank = itemgetter(0)
 
 
 class GenerateSearch(Search):
-    """Beam search. A hypothesis that has ended keeps its beam, so the live ones get fewer."""
+    """Beam search: at most beam_size live hypotheses, best first, and the beam_size best that have finished."""
 
     def __init__(self, special: SpecialIds, task: Generate) -> None:
         super().__init__(special, task.prefix, task.top_logprobs)
         self.options: Options = task.options
         self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
         self._agreed = 0  # tokens that every hypothesis that can be answered first starts with
-
-    @property
-    def beams_left(self) -> int:
-        return self.options.beam_size - len(self.ended)
+        # Candidates of a row that can matter: those that stay live, and the end token. Greedy search needs one.
+        self._per_row = self.options.beam_size + 1 if self.options.beam_size > 1 else 1
 
     def wanted(self) -> int:
-        return max(self._needed(self.beams_left), self.top_logprobs)
+        return max(self._needed(self._per_row), self.top_logprobs)
 
     def _needed(self, count: int) -> int:
         """How many of a row's most probable tokens are sure to hold `count` that may be chosen."""
@@ -47,31 +49,40 @@ class GenerateSearch(Search):
         return self._stop()
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
-        length, beams_left = self.length + 1, self.beams_left
-        needed = self._needed(beams_left)
+        per_row, needed = self._per_row, self._needed(self._per_row)
         candidates: list[tuple[float, int, int, float, float]] = []  # -weight, parent, token, log-probability, weight
         for parent, (hypothesis, row) in enumerate(zip(self.live, rows, strict=True)):
             before = hypothesis.weight
-            for token, logprob, weight in self._allowed(hypothesis, row, needed)[:beams_left]:
+            for token, logprob, weight in self._allowed(hypothesis, row, needed)[:per_row]:
                 candidates.append((-(before + weight), parent, token, logprob, weight))
         if not candidates:  # every token is forbidden
             for hypothesis in self.live:
                 self._end(hypothesis, "length")
             return self._stop()
         candidates.sort(key=_by_weight)
-        tops = self._alternatives_of_all(rows)
-        chosen, parents = [], []
-        for _, parent, token, logprob, weight in candidates[:beams_left]:
-            extended = self.live[parent].extended(token, logprob, weight, tops[parent])
-            if token == self.special.eos:
-                self._end(extended, "stop")
-            elif length == self.options.max_length:
-                self._end(extended, "length")
+        return self._keep(candidates, self._alternatives_of_all(rows))
+
+    def _keep(
+        self, candidates: list[tuple[float, int, int, float, float]], tops: Sequence[TokenLogprobs | None]
+    ) -> list[int]:
+        """Of the candidates, best first, those that end and those that stay live."""
+        beam_size, at_limit = self.options.beam_size, self.length + 1 == self.options.max_length
+        before, self.live = self.live, []
+        parents: list[int] = []
+        for number, (_, parent, token, logprob, weight) in enumerate(candidates[: (2 - at_limit) * beam_size]):
+            if len(parents) == beam_size:
+                break
+            ends = token == self.special.eos
+            if ends and number >= beam_size:
+                continue
+            extended = before[parent].extended(token, logprob, weight, tops[parent])
+            if ends or at_limit:
+                self._end(extended, "stop" if ends else "length")
             else:
-                chosen.append(extended)
+                self.live.append(extended)
                 parents.append(parent)
-        self.live = chosen
-        return self._stop() if not chosen or self._decided() else parents
+        del self.ended[beam_size:]
+        return self._stop() if not parents or self._decided() else parents
 
     def _alternatives_of_all(self, rows: Sequence[Row]) -> Sequence[TokenLogprobs | None]:
         return [self.alternatives(row) for row in rows] if self.top_logprobs else [None] * len(rows)
@@ -97,7 +108,7 @@ class GenerateSearch(Search):
         )
 
     def _end(self, live: Live, reason: str) -> None:
-        """A live hypothesis has ended; it keeps its beam."""
+        """A live hypothesis has finished."""
         self.ended.append((self._rank(live), self._hypothesis(live, reason)))
         self.ended.sort(key=_by_rank)
 
@@ -111,14 +122,24 @@ class GenerateSearch(Search):
         return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs)
 
     def _decided(self) -> bool:
-        """Whether no live hypothesis can still be among those asked for: a sum only falls with its length."""
-        options = self.options
+        """Whether the search is done although hypotheses are live.
+
+        That is so when no live one can still be among those asked for; or, when beam_size have finished, if it stops
+        early, or (False) if no live one is better than the worst of them at its present length.
+        """
+        options, best = self.options, self.live[0].weight
         if len(self.ended) < options.num_hypotheses:
             return False
-        penalty = options.length_penalty
-        longest = options.max_length if penalty > 0 else self.length + 1
-        best_possible = max(hypothesis.weight for hypothesis in self.live) / longest**penalty
-        return bool(-self.ended[options.num_hypotheses - 1][0] >= best_possible)
+        if self._best_possible(best) <= -self.ended[options.num_hypotheses - 1][0]:
+            return True
+        if len(self.ended) < options.beam_size or options.early_stopping == "never":
+            return False
+        return options.early_stopping or best / float(self.length**options.length_penalty) <= -self.ended[-1][0]
+
+    def _best_possible(self, weight: float) -> float:
+        """The best score that a live hypothesis can still get: its sum only falls, so with the longest length."""
+        penalty = self.options.length_penalty
+        return weight / float((self.options.max_length if penalty > 0 else self.length) ** penalty)
 
     def _stop(self) -> list[int]:
         self.done, self.live = True, []
@@ -128,12 +149,16 @@ class GenerateSearch(Search):
         return self.done or self.length > len(self.forced)
 
     def agreed_length(self) -> int:
-        """The tokens that every live hypothesis and the best ended one start with.
+        """The tokens that the best finished hypothesis and every live one that can still beat it start with.
 
-        It never falls: whatever lives or ends later continues a hypothesis that is live now.
+        It never falls: whatever is answered first continues one of these.
         """
-        best = [self.ended[0][1].ids] if self.ended else []
-        sequences: list[Sequence[int]] = [*(live.ids for live in self.live), *best]
+        if self.ended:
+            rank, best = self.ended[0]
+            sequences: list[Sequence[int]] = [best.ids]
+            sequences += [live.ids for live in self.live if self._best_possible(live.weight) > -rank]
+        else:
+            sequences = [live.ids for live in self.live]
         first, shortest = sequences[0], min(map(len, sequences))
         while self._agreed < shortest and all(ids[self._agreed] == first[self._agreed] for ids in sequences):
             self._agreed += 1
@@ -146,7 +171,7 @@ class GenerateSearch(Search):
 
     def _first(self) -> Live | Hypothesis:
         """A hypothesis that starts with the agreed tokens."""
-        return self.live[0] if self.live else self.ended[0][1]
+        return self.ended[0][1] if self.ended else self.live[0]
 
     def result(self, timing: Timing) -> Generated:
         return Generated(self.best(), timing)

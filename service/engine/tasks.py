@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 Ids = tuple[int, ...]
 Array = np.ndarray[Any, Any]
+EarlyStopping = bool | Literal["never"]
 TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the most probable tokens, best first
 
 
@@ -22,9 +23,12 @@ TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the
 class Options:
     """How a target is searched for."""
 
-    beam_size: int = 1  # hypotheses kept at each step; 1 is greedy
+    beam_size: int = 1  # live hypotheses kept at each step; 1 is greedy
     num_hypotheses: int = 1  # hypotheses answered, best first; at most beam_size, or any number when sampling
     length_penalty: float = 1.0  # score = sum of log-probabilities / length ** length_penalty
+    # When beam_size have finished, the search is done (True), or done if no live one scores better now (False), or if
+    # none ever can (never).
+    early_stopping: EarlyStopping = True
     max_length: int  # tokens of a hypothesis, its prefix and its end token included
     min_length: int = 0  # tokens before the end token may come
     repetition_penalty: float = 1.0  # a repeated token's log-probability is multiplied by this before the choice

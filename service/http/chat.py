@@ -20,6 +20,7 @@ SAME_FIELDS = (  # of a completion and of a chat
     "n",
     "beam_size",
     "length_penalty",
+    "early_stopping",
     "temperature",
     "top_p",
     "seed",

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from service.http.openai_schemas import (
     ABSENT,
     ALLOW_UNKNOWN,
+    EARLY_STOPPING,
     FREQUENCY_PENALTY,
     LARGEST_LOGPROBS,
     LENGTH_PENALTY,
@@ -27,7 +28,7 @@ from service.http.openai_schemas import (
     CompletionUsage,
     StreamOptions,
 )
-from service.http.schemas import RequestModel, ResponseModel, option, value
+from service.http.schemas import EarlyStopping, RequestModel, ResponseModel, option, value
 
 
 def _joined(content: Any) -> Any:
@@ -66,12 +67,13 @@ class ChatRequest(RequestModel):
     n: int | None = option(1, "choices answered, best first", "a whole number from 1", ge=1)
     beam_size: int | None = option(
         None,
-        "hypotheses kept at each step, without a temperature; null: n (an extension)",
+        "live hypotheses kept at each step, without a temperature; null: n (an extension)",
         "a whole number from 1, or null",
         unit="hypotheses",
         ge=1,
     )
     length_penalty: float | None = LENGTH_PENALTY
+    early_stopping: EarlyStopping | None = EARLY_STOPPING
     max_tokens: int | None = MAX_TOKENS
     max_completion_tokens: int | None = option(
         None, "the same as max_tokens, which it replaces", "a whole number from 1, or null", unit="tokens", ge=1

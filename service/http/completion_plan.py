@@ -57,6 +57,7 @@ def plan_completion(
         beam_size=beam_size,
         num_hypotheses=1 if samples else choices,
         length_penalty=native.length_penalty,
+        early_stopping=native.early_stopping,
         max_length=native.max_length or served.max_target_length,
         min_length=native.min_length,
         repetition_penalty=native.repetition_penalty,
@@ -87,6 +88,8 @@ def _as_native(
         fields["beam_size"] = request.beam_size or request.best_of
     if "length_penalty" in request.model_fields_set and request.length_penalty is not None:
         fields["length_penalty"] = request.length_penalty
+    if "early_stopping" in request.model_fields_set and request.early_stopping is not None:
+        fields["early_stopping"] = request.early_stopping
     if request.max_tokens:
         fields["max_length"] = min(request.max_tokens, served.max_target_length)
     values = {"inputs": request.prompt, "beam_size": request.n or 1, **fields}

@@ -27,7 +27,7 @@ def usable_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a manifest that a request could give too; what it could not is left out, and the log says so."""
     usable = {}
     for name in FIELDS:
-        if name not in generation or name not in GenerateRequest.model_fields:
+        if name not in generation:
             continue
         try:
             validate(GenerateRequest, {"inputs": "-", name: generation[name]})

@@ -6,7 +6,17 @@ from typing import Any
 
 from pydantic import Field
 
-from service.http.schemas import LANGUAGE_TAKES, LARGEST_SEED, RequestModel, ResponseModel, Texts, option, value
+from service.http.schemas import (
+    EARLY_STOPPING_ABOUT,
+    LANGUAGE_TAKES,
+    LARGEST_SEED,
+    EarlyStopping,
+    RequestModel,
+    ResponseModel,
+    Texts,
+    option,
+    value,
+)
 
 LARGEST_LOGPROBS = 5
 ABSENT = "is not offered here; leave it out"
@@ -24,6 +34,7 @@ LENGTH_PENALTY: Any = option(
     ge=0,
     le=10,
 )
+EARLY_STOPPING: Any = option(True, f"{EARLY_STOPPING_ABOUT} (an extension)", 'true, false, "never" or null')
 MAX_TOKENS: Any = option(
     None,
     "of a choice, its end token included, and never more than the model's limit; null: that limit",
@@ -94,12 +105,13 @@ class CompletionRequest(RequestModel):
     )
     beam_size: int | None = option(
         None,
-        "hypotheses kept at each step, without a temperature; null: best_of (an extension)",
+        "live hypotheses kept at each step, without a temperature; null: best_of (an extension)",
         "a whole number from 1, or null",
         unit="hypotheses",
         ge=1,
     )
     length_penalty: float | None = LENGTH_PENALTY
+    early_stopping: EarlyStopping | None = EARLY_STOPPING
     max_tokens: int | None = MAX_TOKENS
     temperature: float | None = TEMPERATURE
     top_p: float | None = TOP_P

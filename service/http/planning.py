@@ -55,6 +55,7 @@ def plan_generate(request: GenerateRequest, served: ServedModel, settings: Setti
         beam_size=request.beam_size,
         num_hypotheses=request.num_hypotheses,
         length_penalty=request.length_penalty,
+        early_stopping=request.early_stopping,
         max_length=request.max_length or served.max_target_length,
         min_length=request.min_length,
         repetition_penalty=request.repetition_penalty,

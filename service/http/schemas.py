@@ -5,7 +5,7 @@ Requests are strict: a number is no text, 1.0 is no whole number, an unknown fie
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -47,6 +47,14 @@ def _as_list(inputs: Any) -> Any:
     return [inputs] if isinstance(inputs, str) else inputs
 
 
+def _known_early_stopping(found: Any) -> Any:
+    """One error for the field, where pydantic would tell of each type that it may have."""
+    if isinstance(found, bool) or found == "never":
+        return found
+    raise PydanticCustomError("early_stopping", "unknown")
+
+
+EarlyStopping = Annotated[bool | Literal["never"], BeforeValidator(_known_early_stopping)]
 # Not empty: checked with the tokenizer at hand, to which a text of spaces may be empty too.
 Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
 # One text or a list of texts in JSON, always a list in Python. One wrong item tells enough of a list of a million.
@@ -58,6 +66,10 @@ Texts = Annotated[
 ANY_TEXT = "a text"
 LANGUAGE_TAKES = "a code that /v1/info lists, or null for the model's own"
 TEMPERATURE: dict[str, Any] = {"ge": LOWEST_TEMPERATURE, "le": HIGHEST_TEMPERATURE}
+EARLY_STOPPING_ABOUT = (
+    "once beam_size hypotheses have finished, a beam search is done: true, at once; false, when no live one has a "
+    "better score so far; never, when none can get one"
+)
 TIMEOUT_TAKES = f"a whole number from 1 to {LONGEST_TIMEOUT_MS}, or null"
 TIMEOUT: dict[str, Any] = {"unit": "ms", "ge": 1, "le": LONGEST_TIMEOUT_MS}
 
@@ -67,7 +79,7 @@ class GenerateRequest(RequestModel):
 
     inputs: Texts = option(..., "one source text, or several", "a text or a list of texts, at least one")
     beam_size: int = option(
-        1, "hypotheses kept at each step; 1 is greedy", "a whole number from 1", unit="hypotheses", ge=1
+        1, "live hypotheses kept at each step; 1 is greedy", "a whole number from 1", unit="hypotheses", ge=1
     )
     num_hypotheses: int = option(
         1,
@@ -83,6 +95,7 @@ class GenerateRequest(RequestModel):
         ge=0,
         le=10,
     )
+    early_stopping: EarlyStopping = option(True, EARLY_STOPPING_ABOUT, 'true, false or "never"')
     max_length: int | None = option(
         None,
         "of a hypothesis, prefix and end token included; null: the model's limit",
