@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -17,7 +18,11 @@ from export.convert import convert
 from model.importers import bart, m2m
 from model.importers.imported import ImportedModel
 from model.importers.problems import ImportRefusedError
+from model.reference import next_logprobs
+from model.tokenizer import BOS, EOS, PAD
 from service.engine.engine import Engine, EngineSettings
+from service.engine.job import make_search
+from service.engine.search import SpecialIds
 from service.engine.tasks import Generate, Generated, Options
 from service.errors import InvalidFieldError
 from service.http.models import ServedModel
@@ -35,6 +40,7 @@ from tests.foreign import (
     sentences,
     train_spm,
 )
+from tests.tables import NO_TIME, run
 
 SHAPE: dict[str, Any] = {
     "d_model": 32,
@@ -127,6 +133,44 @@ def test_m2m_tokens_and_log_probabilities_are_those_of_transformers(m2m_director
     names = with_codes(ids, oracle.config.vocab_size)
     compare(imported, oracle, names, encode, [2, ids["__fr__"]])
     assert sorted(imported.languages["target_prefix"]) == ["de", "en", "fr"]
+
+
+@pytest.mark.parametrize("penalty", [0.6, 1.0])
+def test_beam_search_after_a_language_is_that_of_transformers(
+    m2m_directory: Any, tmp_path: Path, penalty: float
+) -> None:
+    """The language counts in the length that a score is divided by."""
+    path, other, ids = m2m_directory
+    for file in path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    oracle = save(tmp_path, transformers.M2M100ForConditionalGeneration(other.config), seed=1)
+    imported = m2m.read(tmp_path, source_language="en", target_language="fr")
+    model, names = imported.load(), with_codes(ids, oracle.config.vocab_size)
+    of_source, of_target = (names_to_foreign(imported, side, names, [1, 3, 2, 2]) for side in ("source", "target"))
+    sources = [encoding.ids for encoding in imported.source.encode_batch(sentences(40))]
+    rows = [[of_source[i] for i in (*source, EOS)] for source in sources]
+    width = max(map(len, rows))
+    found = oracle.generate(
+        torch.tensor([[*row, *[1] * (width - len(row))] for row in rows]),
+        attention_mask=torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows]),
+        forced_bos_token_id=ids["__fr__"],
+        suppress_tokens=[1],
+        renormalize_logits=True,
+        max_length=2 + 9,
+        num_beams=4,
+        early_stopping=True,
+        length_penalty=penalty,
+    )
+    wanted = [tuple(i for i in row if i not in (1, 2)) for row in found[:, 2:].tolist()]
+    start = tuple(imported.generation["target_prefix"])
+    special = SpecialIds(pad=PAD, bos=BOS, eos=EOS, start=start)
+    options = Options(beam_size=4, max_length=9, length_penalty=penalty)
+    ours = []
+    for source in sources:
+        search = make_search(special, Generate(source=(), options=options))
+        run(search, lambda ids, source=source: np.array(next_logprobs(model, source, (*start, *ids)), np.float32))
+        ours.append(tuple(of_target[i] for i in search.result(NO_TIME).hypotheses[0].ids))
+    assert ours == wanted
 
 
 def test_small100_has_the_target_language_before_the_source(m2m_directory: Any, tmp_path: Path) -> None:

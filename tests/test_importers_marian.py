@@ -115,6 +115,7 @@ def test_generation_defaults_and_languages_come_along(directory) -> None:
     imported = marian.read(directory[0], target_language="deu")
     assert imported.generation["beam_size"] == 6
     assert imported.generation["length_penalty"] == 0.8
+    assert imported.generation["early_stopping"] is False
     assert imported.generation["forced_end"] is True
     assert imported.languages["target_language"] == "deu"
     (prefix,) = imported.languages["source_prefix_by_target"]["fra"]

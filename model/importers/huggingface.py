@@ -30,7 +30,6 @@ DEFAULTS = {
     "min_length": "min_length",
     "no_repeat_ngram_size": "no_repeat_ngram_size",
     "repetition_penalty": "repetition_penalty",
-    "early_stopping": "early_stopping",
 }
 
 
@@ -200,8 +199,8 @@ def generation_defaults(d: Directory, target: Layout, forced: bool = False) -> d
     for name in ("max_length", "min_length"):  # theirs count the token that the decoder starts with
         if isinstance(found.get(name), int):
             found[name] = max(0, found[name] - 1)
-    if isinstance(values.get("early_stopping"), str):
-        found["early_stopping"] = values["early_stopping"]
+    early = values.get("early_stopping")  # generate takes false for none
+    found["early_stopping"] = early if early == "never" else early is True
     if isinstance(values.get("forced_eos_token_id"), int):
         found["forced_end"] = True  # at the length limit
     first = values.get("forced_bos_token_id")

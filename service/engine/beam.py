@@ -15,9 +15,8 @@ from service.engine.tasks import Generate, Generated, Hypothesis, Options, Timin
 
 BANNED = -math.inf
 
-# Best first; of equals, as they were before: the better parent, then the more probable token.
-_by_weight = itemgetter(0, 1)
-_by_rank = itemgetter(0)
+# Best first; of equals, as they were before: the better parent, then the more probable token; who finished first.
+_best_first = itemgetter(0)
 
 
 class GenerateSearch(Search):
@@ -59,7 +58,7 @@ class GenerateSearch(Search):
             for hypothesis in self.live:
                 self._end(hypothesis, "length")
             return self._stop()
-        candidates.sort(key=_by_weight)
+        candidates.sort(key=_best_first)
         return self._keep(candidates, self._alternatives_of_all(rows))
 
     def _keep(
@@ -110,15 +109,19 @@ class GenerateSearch(Search):
     def _end(self, live: Live, reason: str) -> None:
         """A live hypothesis has finished."""
         self.ended.append((self._rank(live), self._hypothesis(live, reason)))
-        self.ended.sort(key=_by_rank)
+        self.ended.sort(key=_best_first)
 
     def _rank(self, live: Live) -> float:
         """What answers are sorted by, smallest first."""
-        return -live.weight / float(max(len(live.logprobs), 1) ** self.options.length_penalty)
+        return -live.weight / self._divisor(len(live.logprobs))
+
+    def _divisor(self, length: int) -> float:
+        """Of the score of so many tokens, the end token counted; start tokens count too."""
+        return float(max(len(self.special.start) + length, 1) ** self.options.length_penalty)
 
     def _hypothesis(self, live: Live, reason: str) -> Hypothesis:
         ids = live.ids[:-1] if reason == "stop" else live.ids
-        score = live.total / max(len(live.logprobs), 1) ** self.options.length_penalty
+        score = live.total / self._divisor(len(live.logprobs))
         return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs)
 
     def _decided(self) -> bool:
@@ -134,12 +137,11 @@ class GenerateSearch(Search):
             return True
         if len(self.ended) < options.beam_size or options.early_stopping == "never":
             return False
-        return options.early_stopping or best / float(self.length**options.length_penalty) <= -self.ended[-1][0]
+        return options.early_stopping or best / self._divisor(self.length) <= -self.ended[-1][0]
 
     def _best_possible(self, weight: float) -> float:
         """The best score that a live hypothesis can still get: its sum only falls, so with the longest length."""
-        penalty = self.options.length_penalty
-        return weight / float((self.options.max_length if penalty > 0 else self.length) ** penalty)
+        return weight / self._divisor(self.options.max_length if self.options.length_penalty > 0 else self.length)
 
     def _stop(self) -> list[int]:
         self.done, self.live = True, []

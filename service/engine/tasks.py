@@ -98,7 +98,7 @@ Task = Generate | NextToken | Score
 class Hypothesis:
     ids: Ids  # the prefix included, without the end token
     logprobs: tuple[float, ...]  # of each token, by the model itself; the end token's last, where it came
-    score: float  # sum(logprobs) / len(logprobs) ** length_penalty
+    score: float  # sum(logprobs) / (start tokens + len(logprobs)) ** length_penalty
     finish_reason: str  # stop: the end token came; length: the limit came; deadline: time was up
     top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them; as long as logprobs
 

@@ -239,7 +239,11 @@ class HypothesisResponse(ResponseModel):
     token_texts: list[str] | None = value(
         "what each token stands for; absent where that is the token itself, as with characters and words", default=None
     )
-    score: float = value("summed log-probability / length ** length_penalty, the end token counted in both", "nats")
+    score: float = value(
+        "summed log-probability / length ** length_penalty, the end token counted in both, "
+        "a language token in the length",
+        "nats",
+    )
     logprobs: list[float] | None = value(
         "of each token, and of the end token where it came; null unless asked for", "nats"
     )
