@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, asdict
@@ -162,6 +164,31 @@ def test_a_bundle_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_setting_out_of_its_range_is_named() -> None:
     with pytest.raises(SettingsError, match="provider takes one of auto, cpu, cuda, not 'tpu'"):
         Model(provider="tpu")
+
+
+def code_blocks(page: str) -> list[str]:
+    """The indented blocks of a page, without their indentation."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"(?<=\n\n)((?:    .*\n|\n(?=    ))+)", text)
+    return [textwrap.dedent(block) for block in blocks]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_program_in_the_documentation_prints_what_is_said(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = [block for block in code_blocks(page) if block.startswith("from attendant import Model")]
+    (printed,) = [block for block in code_blocks("docs/python.md") if block.startswith("AH0 T EH1")]
+    exec(program, {})
+    found = capsys.readouterr().out
+    shape = re.sub(r"-?\d+\.\d{3}", "#", printed)
+    assert re.sub(r"-?\d+\.\d{3}", "#", found) == shape  # processors round differently
+    numbers = [[float(number) for number in re.findall(r"-?\d+\.\d{3}", text)] for text in (found, printed)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.002)
+
+
+def test_the_documentation_has_every_option_and_every_name() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    options = {name for kind in (api.GenerateOptions, api.NextTokenOptions) for name in kind.__annotations__}
+    assert [name for name in (*options, *attendant.API) if f"`{name}`" not in page and f"`{name}(" not in page] == []
 
 
 def test_importing_it_imports_no_library() -> None:
