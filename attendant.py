@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Iterable
@@ -63,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if arguments else 2
     command = arguments[0]
     if command in ("-V", "--version"):
-        print(f"attendant {importlib.metadata.version('attendant')}")
+        print(f"attendant {VERSION}")
         return 0
     if command not in COMMANDS:
         hint = did_you_mean(command, COMMANDS)

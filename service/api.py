@@ -48,6 +48,7 @@ LIMITS = Settings(max_inputs=10**6, max_beam_size=4096, timeout_ms=0)  # nobody 
 class Hypothesis:
     text: str
     tokens: tuple[str, ...]  # without the end token
+    token_texts: tuple[str, ...]  # what each stands for; bytes that are no whole character as <0xE6>
     score: float  # sum(logprobs) / len(logprobs) ** length_penalty, in nats
     logprobs: tuple[float, ...]  # of each token, and of the end token where it came, in nats
     finish_reason: str  # stop: the end token came; length: max_length did; deadline: time was up
@@ -69,6 +70,7 @@ class Output:
 class TokenProbability:
     id: int  # in the target vocabulary
     token: str
+    text: str  # what the token stands for
     probability: float
     logprob: float  # -inf where the probability is 0
 
@@ -83,6 +85,7 @@ class NextToken:
 @dataclass(frozen=True, kw_only=True)
 class ScoredToken:
     token: str
+    text: str  # what the token stands for
     logprob: float  # given the source and the tokens before it, in nats
 
 
@@ -92,13 +95,14 @@ class Score:
     tokens: tuple[ScoredToken, ...]  # the end token last
 
 
-class LanguageOptions(TypedDict, total=False):
+class TextOptions(TypedDict, total=False):
     source_language: str | None
     target_language: str | None
+    allow_unknown: bool
     timeout_ms: int | None
 
 
-class GenerateOptions(LanguageOptions, total=False):
+class GenerateOptions(TextOptions, total=False):
     """Those of POST /v1/generate; what is left out is as the bundle has it."""
 
     beam_size: int
@@ -115,7 +119,7 @@ class GenerateOptions(LanguageOptions, total=False):
     seed: int | None
 
 
-class NextTokenOptions(LanguageOptions, total=False):
+class NextTokenOptions(TextOptions, total=False):
     """Those of POST /v1/next-token."""
 
     prefix_tokens: Sequence[str] | None
@@ -217,17 +221,19 @@ class Model:
         outputs = [_output(self._served, result) for result in self._run(tasks, request.timeout_ms, "inputs")]
         return outputs[0] if isinstance(inputs, str) else outputs
 
-    def score(self, source: str, target: str, **options: Unpack[LanguageOptions]) -> Score:
+    def score(self, source: str, target: str, **options: Unpack[TextOptions]) -> Score:
         """The log-probability of a given target, token by token."""
         from service.http.planning import plan_score
         from service.http.responses import score_content
         from service.http.schemas import ScoreRequest
 
-        request = _request(ScoreRequest, options, LanguageOptions, {"source": source, "target": target})
+        request = _request(ScoreRequest, options, TextOptions, {"source": source, "target": target})
         task = plan_score(request, self._served)
         (result,) = self._run([task], request.timeout_ms, "source")
         found = score_content(self._served, task.target, result)
-        tokens = tuple(ScoredToken(token=row["token"], logprob=row["logprob"]) for row in found["tokens"])
+        tokens = tuple(
+            ScoredToken(token=row["token"], text=row["text"], logprob=row["logprob"]) for row in found["tokens"]
+        )
         return Score(logprob=found["logprob"], tokens=tokens)
 
     def next_token(self, source: str, prefix: str = "", **options: Unpack[NextTokenOptions]) -> NextToken:
@@ -240,7 +246,7 @@ class Model:
         (result,) = self._run([plan_next_token(request, self._served)], request.timeout_ms, "source")
         found = next_token_content(self._served, result, request.top_k, request.temperature)
         tokens = tuple(
-            TokenProbability(**{name: row[name] for name in ("id", "token", "probability", "logprob")})
+            TokenProbability(**{name: row[name] for name in ("id", "token", "text", "probability", "logprob")})
             for row in found["tokens"]
         )
         return NextToken(tokens=tokens, entropy=found["entropy"], prefix_logprob=found["prefix_logprob"])
@@ -322,6 +328,7 @@ def _output(served: ServedModel, result: Any) -> Output:
             Hypothesis(
                 text=row["text"],
                 tokens=tuple(row["tokens"]),
+                token_texts=tuple(row.get("token_texts", row["tokens"])),
                 score=row["score"],
                 logprobs=tuple(row["logprobs"]),
                 finish_reason=row["finish_reason"],

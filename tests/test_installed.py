@@ -70,6 +70,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
 def test_the_version_is_the_distribution_s(installed: Path, tmp_path: Path) -> None:
     code = f"import attendant, importlib.metadata as m; print(attendant.__version__, m.version({DISTRIBUTION!r}))"
     assert succeed(installed / "python", "-c", code, cwd=tmp_path).split() == [VERSION, VERSION]
+    assert succeed(installed / "attendant", "--version", cwd=tmp_path) == f"attendant {VERSION}\n"
 
 
 def test_the_command_tells_of_the_embedded_model(installed: Path, tmp_path: Path) -> None:

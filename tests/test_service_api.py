@@ -38,7 +38,9 @@ def model(http: Service, monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 def as_json(output: Output) -> dict[str, Any]:
+    """As HTTP has it where tokens are texts already, and are not repeated."""
     rows = [asdict(hypothesis) for hypothesis in output.hypotheses]
+    assert all(row.pop("token_texts") == row["tokens"] for row in rows)
     return {"hypotheses": [{**row, "tokens": list(row["tokens"]), "logprobs": list(row["logprobs"])} for row in rows]}
 
 
@@ -62,7 +64,7 @@ def test_scores_are_those_of_http(model: Model, http: Service) -> None:
     over_http = http.post("/v1/score", source="cat", target="K AE T").json()
     score = model.score("cat", "K AE T")
     assert score.logprob == over_http["logprob"]
-    assert [(t.token, t.logprob) for t in score.tokens] == [(t["token"], t["logprob"]) for t in over_http["tokens"]]
+    assert [asdict(token) for token in score.tokens] == over_http["tokens"]
 
 
 def test_next_tokens_are_those_of_http(model: Model, http: Service) -> None:
@@ -70,7 +72,7 @@ def test_next_tokens_are_those_of_http(model: Model, http: Service) -> None:
     found = model.next_token("cat", "K AE", top_k=0, temperature=0.5)
     assert (found.entropy, found.prefix_logprob) == (over_http["entropy"], over_http["prefix_logprob"])
     for ours, theirs in zip(found.tokens, over_http["tokens"], strict=True):
-        assert (ours.id, ours.token, ours.probability) == (theirs["id"], theirs["token"], theirs["probability"])
+        assert asdict(ours) == theirs
     assert model.next_token("cat", prefix_tokens=("K", "AE"), top_k=0, temperature=0.5) == found
 
 
@@ -106,7 +108,7 @@ def test_every_option_of_http_is_there() -> None:
     options = {kind.__name__: set(kind.__annotations__) for kind in (api.GenerateOptions, api.NextTokenOptions)}
     assert options["GenerateOptions"] == set(GenerateRequest.model_fields) - {"inputs", "model"} - OVER_HTTP_ONLY
     assert options["NextTokenOptions"] == set(NextTokenRequest.model_fields) - {"source", "prefix", "model"}
-    assert set(api.LanguageOptions.__annotations__) == set(ScoreRequest.model_fields) - {"source", "target", "model"}
+    assert set(api.TextOptions.__annotations__) == set(ScoreRequest.model_fields) - {"source", "target", "model"}
 
 
 def test_no_texts_have_no_outputs(model: Model) -> None:
