@@ -21,7 +21,7 @@ help: ## this list
 	@touch $@
 
 .venv/all: pyproject.toml
-	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (GB)'
+	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (1.4 GB; with CUDA more)'
 	@touch $@ .venv/serve
 
 .venv/baseline: .venv/all
@@ -121,7 +121,7 @@ bench-http: .venv/bench ## the service against CTranslate2 over HTTP
 bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of the embedded model
 	$(BIN)/python -m bench.embedded
 
-install-sizes: .venv/serve ## what each extra downloads onto the disk, in environments of their own; GB and minutes
+install-sizes: .venv/serve ## what each extra takes on the disk, measured in environments of their own; many minutes
 	$(BIN)/python -m bench.install_sizes
 
 bench-report: .venv/bench ## docs/performance.md from the results
