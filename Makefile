@@ -8,26 +8,29 @@ RUNS ?= runs
 DATA ?= $(RUNS)/data
 SETTINGS ?=
 BIN := .venv/bin
+export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
+.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 .venv/serve: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@deploy/pip_install.sh .venv . 'what serving needs (0.3 GB)'
 	@touch $@
 
 .venv/all: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[train,dev]'
+	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (1.4 GB; with CUDA more)'
 	@touch $@ .venv/serve
 
 .venv/baseline: .venv/all
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[baseline]'
+	@deploy/pip_install.sh .venv '.[baseline]' 'the baseline'
 	@touch $@
+
+install: .venv/serve ## what serving needs, into .venv
+
+install-all: .venv/all ## all of it, into .venv: training, export, the checks
 
 serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
@@ -99,7 +102,7 @@ cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-
 	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))
 
 .venv/bench: .venv/all
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	@deploy/pip_install.sh .venv '.[bench]' 'what is compared with'
 	@touch $@
 
 bench: bench-quick bench-http bench-embedded ## every measurement against CTranslate2 and the machine, then the report; half an hour
@@ -117,6 +120,9 @@ bench-http: .venv/bench ## the service against CTranslate2 over HTTP
 
 bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of the embedded model
 	$(BIN)/python -m bench.embedded
+
+install-sizes: .venv/serve ## what each extra takes on the disk, measured in environments of their own; many minutes
+	$(BIN)/python -m bench.install_sizes
 
 bench-report: .venv/bench ## docs/performance.md from the results
 	$(BIN)/python -m bench.report

@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from attendant_version import VERSION, install_command
+
+__version__ = VERSION
+# The Python API (docs/python.md); attendant-stubs has its types, since a single module cannot say that it is typed.
+API = (
+    "Model", "Output", "Hypothesis", "NextToken", "TokenProbability", "Score", "ScoredToken",
+    "BundleError", "DeadlineError", "InvalidFieldError", "NotReadyError", "SettingsError", "StartError",
+)  # fmt: skip
 
 ROOT = Path(__file__).resolve().parent  # model, export and service are beside this file
 
@@ -54,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if arguments else 2
     command = arguments[0]
     if command in ("-V", "--version"):
-        print(f"attendant {importlib.metadata.version('attendant')}")
+        print(f"attendant {VERSION}")
         return 0
     if command not in COMMANDS:
         hint = did_you_mean(command, COMMANDS)
@@ -91,11 +99,18 @@ def _own_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+def __getattr__(name: str) -> Any:
+    """A name of the Python API, imported when it is first asked for."""
+    if name not in API:
+        raise AttributeError(f"module 'attendant' has no attribute {name!r}")
+    return getattr(_own_module("service.api"), name)
+
+
 def _sentence(error: Exception) -> str:
     if hasattr(error, "exit_code"):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
-        return f"this needs {error.name}, which is not installed; run: pip install 'attendant[train]'."
+        return f"this needs {error.name}, which is not installed; run: {install_command('train')}."
     return f"{type(error).__name__}: {error} (set ATTENDANT_TRACEBACK=1 to see where)"
 
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attendant_version import install_command
 from model.data import read_pairs, read_references
 from model.errors import UserError
 from model.evaluate import error_rates
@@ -97,7 +98,7 @@ def find_tool(work: Path) -> Tool:
     try:
         package = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
-        raise UserError(f"{PACKAGE} is not installed; run: pip install 'attendant[baseline]'.") from None
+        raise UserError(f"{PACKAGE} is not installed; run: {install_command('baseline')}.") from None
     return Tool(Path(str(package.locate_file(PACKAGE))), package.version, work)
 
 

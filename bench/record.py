@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attendant_version import VERSION
 from bench.machine import machine_facts
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("attendant", "onnxruntime", "ctranslate2", "transformers", "optimum-onnx", "numpy", "fastapi", "uvicorn")
+PACKAGES = ("onnxruntime", "ctranslate2", "transformers", "optimum-onnx", "numpy", "fastapi", "uvicorn")
 
 
 def facts(module: str) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def facts(module: str) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {}
+    found = {"attendant": VERSION}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

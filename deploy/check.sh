@@ -1,24 +1,14 @@
 #!/usr/bin/env bash
-# Prometheus' and Compose's own checks of what is in this directory. As root on Debian it installs what is missing.
+# Prometheus' and Compose's own checks of what is in this directory. need.sh says what to install where it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-need() { # a program, the Debian package that has it
-  command -v "$1" >/dev/null && return
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "deploy/check.sh: $1 is missing; install it (Debian: apt-get install $2)." >&2
-    exit 1
-  fi
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$2" >/dev/null
-}
 
 compose() {
   if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
 }
 
-need promtool prometheus
-docker compose version >/dev/null 2>&1 || need docker-compose docker-compose
+deploy/need.sh promtool prometheus
+docker compose version >/dev/null 2>&1 || deploy/need.sh docker-compose docker-compose
 
 promtool check config deploy/prometheus/prometheus.yml
 promtool test rules deploy/prometheus/alerts_test.yml

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import onnx
 import onnxruntime
 import torch
 
+from attendant_version import VERSION
 from export.builder import Array, WeightStore
 from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
@@ -129,7 +129,7 @@ def describe(
         "certificate": certificate,
         **{field: kept[field] for field in ("generation", "languages") if kept.get(field)},
         "produced_by": {
-            "attendant": importlib.metadata.version("attendant"),
+            "attendant": VERSION,
             "torch": torch.__version__,
             "onnx": onnx.__version__,
             "onnxruntime": onnxruntime.__version__,

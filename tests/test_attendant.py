@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import attendant
+from attendant_version import VERSION
 
 ROOT = Path(__file__).parent.parent
 LINES = [f"{a}{b}\t{b} {a}" for a in "abcdef" for b in "uvwxyz"]
@@ -102,7 +102,7 @@ def test_evaluating_what_is_no_run_is_exit_1(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
-    assert capsys.readouterr().out == f"attendant {importlib.metadata.version('attendant')}\n"
+    assert capsys.readouterr().out == f"attendant {VERSION}\n"
 
 
 def test_the_usage_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,10 @@ def test_a_missing_package_is_one_sentence_and_exit_1(
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     assert main(["--data", str(data), "--out", str(data / "out.json")]) == 1
-    assert capsys.readouterr() == ("", "phonetisaurus is not installed; run: pip install 'attendant[baseline]'.\n")
+    assert capsys.readouterr() == (
+        "",
+        "phonetisaurus is not installed; run: pip install 'attendant-transformer[baseline]'.\n",
+    )
     assert not (data / "out.json").exists()
 
 

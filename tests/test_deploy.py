@@ -14,6 +14,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from attendant_version import VERSION
 from service.metrics import ENDPOINTS, OUTCOMES, RELOAD_OUTCOMES, Metrics
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
@@ -115,9 +116,9 @@ def test_every_image_has_a_version_and_ours_is_the_project_s() -> None:
     for name, service in COMPOSE["services"].items():
         tag = service["image"].split(":")[1]
         assert re.match(r"v?\d+\.\d+\.\d+", tag), name
-        assert "build" not in service or tag.split("-")[0] == PROJECT["version"]
+        assert "build" not in service or tag.split("-")[0] == VERSION
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    assert f'image.version="{PROJECT["version"]}"' in dockerfile
+    assert f'image.version="{VERSION}"' in dockerfile
     assert re.findall(r"^FROM (\S+:\S+)", dockerfile, re.MULTILINE) == ["python:3.11.13-slim-bookworm"]
 
 

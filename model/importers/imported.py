@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
+from attendant_version import VERSION
 from model import checkpoint
 from model.config import ModelConfig, to_json
 from model.errors import ConfigError
@@ -71,7 +71,7 @@ class ImportedModel:
                 "imported": self.provenance,
                 "generation": self.generation,
                 "languages": self.languages,
-                "versions": {"attendant": importlib.metadata.version("attendant"), "torch": torch.__version__},
+                "versions": {"attendant": VERSION, "torch": torch.__version__},
             }
             checkpoint.write_json(config, directory / checkpoint.CONFIG)
 

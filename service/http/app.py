@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
+from attendant_version import VERSION
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import InvalidJSONError, NotFoundError
@@ -62,9 +63,7 @@ def create_app(
     called if that one cannot serve. `app.state` has the `parts`, and `traffic`.
     """
     metrics = Metrics(registry or CollectorRegistry())
-    metrics.build_info(
-        version=version("attendant"), onnxruntime=_onnxruntime_version(), python=platform.python_version()
-    )
+    metrics.build_info(version=VERSION, onnxruntime=_onnxruntime_version(), python=platform.python_version())
     models = ModelHolder(load or _engine_loader(settings, metrics), metrics, settings.grace_seconds)
     metrics.read_levels_from(models.engines, lambda: models.ready)
     if engine is not None:
@@ -80,7 +79,7 @@ def create_app(
 
     app = FastAPI(
         title="Attendant",
-        version=version("attendant"),
+        version=VERSION,
         description="Decoding with an encoder-decoder Transformer.",
         lifespan=lifespan,
         default_response_class=JSONLine,

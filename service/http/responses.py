@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 
+from attendant_version import VERSION
 from service.engine.distributions import top_tokens
 from service.engine.tasks import Distribution, Generate, Generated, Hypothesis, Ids, NewTokens, Scored, TokenLogprobs
 from service.errors import ServiceError
@@ -130,7 +130,7 @@ def languages_response(languages: Languages) -> LanguagesResponse:
 def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
     described = served.description
     return InfoResponse(
-        version=version("attendant"),
+        version=VERSION,
         model=served.name,
         bundle={
             "sizes": asdict(described.sizes),

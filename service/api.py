@@ -1,0 +1,338 @@
+"""The Python API: a bundle's model in this process, without HTTP. `from attendant import Model`.
+
+Importing it is cheap: onnxruntime and the rest come with the first Model. Fields, ranges and the sentences of errors
+are those of the HTTP API, which plans the same tasks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+from export.bundle import BundleError
+from service.errors import DeadlineError, InvalidFieldError, NotReadyError, QueueFullError, StartError
+from service.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from service.engine.interface import Submission
+    from service.engine.tasks import Finished, NewTokens, Result, Task
+    from service.http.models import ServedModel
+    from service.http.schemas import RequestModel
+
+    AnyRequest = TypeVar("AnyRequest", bound=RequestModel)
+
+__all__ = [
+    "BundleError",
+    "DeadlineError",
+    "Hypothesis",
+    "InvalidFieldError",
+    "Model",
+    "NextToken",
+    "NotReadyError",
+    "Output",
+    "Score",
+    "ScoredToken",
+    "SettingsError",
+    "StartError",
+    "TokenProbability",
+]
+RETRY_SECONDS = 0.01  # while the queue is full
+LIMITS = Settings(max_inputs=10**6, max_beam_size=4096, timeout_ms=0)  # nobody else is served: only memory limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    text: str
+    tokens: tuple[str, ...]  # without the end token
+    token_texts: tuple[str, ...]  # what each stands for; bytes that are no whole character as <0xE6>
+    score: float  # sum(logprobs) / len(logprobs) ** length_penalty, in nats
+    logprobs: tuple[float, ...]  # of each token, and of the end token where it came, in nats
+    finish_reason: str  # stop: the end token came; length: max_length did; deadline: time was up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The answer to one text."""
+
+    hypotheses: tuple[Hypothesis, ...]  # best first; samples in their own order
+
+    @property
+    def text(self) -> str:
+        """Of the first hypothesis."""
+        return self.hypotheses[0].text
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenProbability:
+    id: int  # in the target vocabulary
+    token: str
+    text: str  # what the token stands for
+    probability: float
+    logprob: float  # -inf where the probability is 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken:
+    tokens: tuple[TokenProbability, ...]  # most probable first
+    entropy: float  # of the distribution over the whole vocabulary, in nats
+    prefix_logprob: float  # of the prefix, in nats
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredToken:
+    token: str
+    text: str  # what the token stands for
+    logprob: float  # given the source and the tokens before it, in nats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    logprob: float  # of the whole target, end token included, in nats
+    tokens: tuple[ScoredToken, ...]  # the end token last
+
+
+class TextOptions(TypedDict, total=False):
+    source_language: str | None
+    target_language: str | None
+    allow_unknown: bool
+    timeout_ms: int | None
+
+
+class GenerateOptions(TextOptions, total=False):
+    """Those of POST /v1/generate; what is left out is as the bundle has it."""
+
+    beam_size: int
+    num_hypotheses: int
+    length_penalty: float
+    max_length: int | None
+    min_length: int
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    target_prefix: str | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+
+
+class NextTokenOptions(TextOptions, total=False):
+    """Those of POST /v1/next-token."""
+
+    prefix_tokens: Sequence[str] | None
+    top_k: int
+    temperature: float
+
+
+class Model:
+    """A bundle, loaded, certified and ready. Any thread may call it; calls of several share batches."""
+
+    def __init__(
+        self,
+        bundle: str | Path | None = None,
+        *,
+        provider: str = "auto",
+        precision: str = "auto",
+        threads: int = 0,
+        lanes: int = 0,
+        max_rows: int = 0,
+    ) -> None:
+        """`bundle` is a directory, or None for the embedded model; the rest is as in `attendant serve --help`.
+
+        BundleError, StartError or SettingsError says why it cannot be used.
+        """
+        from service.generate import load_engine
+        from service.http.models import ServedModel
+
+        settings = Settings(
+            bundle=None if bundle is None else Path(bundle),
+            provider=provider,
+            precision=precision,
+            threads=threads,
+            lanes=lanes,
+            max_rows=max_rows,
+        )
+        self._served = ServedModel(load_engine(settings))
+        self._closed = False
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the engine's threads; what is still being decoded fails with NotReadyError."""
+        if not self._closed:
+            self._closed = True
+            self._served.engine.close()
+
+    @property
+    def name(self) -> str:
+        return self._served.name
+
+    @property
+    def precision(self) -> str:
+        return self._served.description.precision
+
+    @property
+    def provider(self) -> str:
+        return self._served.description.provider
+
+    @property
+    def max_source_length(self) -> int:
+        """Tokens, without the end token."""
+        return self._served.description.max_source_length
+
+    @property
+    def max_target_length(self) -> int:
+        """Tokens, with the end token."""
+        return self._served.max_target_length
+
+    @property
+    def source_languages(self) -> list[str]:
+        """What `source_language` takes; none: there is no choice."""
+        return list(self._served.languages.source)
+
+    @property
+    def target_languages(self) -> list[str]:
+        """What `target_language` takes; none: there is no choice."""
+        return list(self._served.languages.target)
+
+    @overload
+    def generate(self, inputs: str, **options: Unpack[GenerateOptions]) -> Output: ...
+    @overload
+    def generate(self, inputs: list[str] | tuple[str, ...], **options: Unpack[GenerateOptions]) -> list[Output]: ...
+    def generate(
+        self, inputs: str | list[str] | tuple[str, ...], **options: Unpack[GenerateOptions]
+    ) -> Output | list[Output]:
+        """The output of a text, or those of several in their order. Every text is checked before any is decoded."""
+        from service.http.planning import plan_generate
+        from service.http.schemas import GenerateRequest
+
+        if inputs in ([], ()):
+            return []
+        texts = list(inputs) if isinstance(inputs, tuple) else inputs
+        request = _request(GenerateRequest, options, GenerateOptions, {"inputs": texts})
+        tasks = plan_generate(request, self._served, LIMITS)
+        outputs = [_output(self._served, result) for result in self._run(tasks, request.timeout_ms, "inputs")]
+        return outputs[0] if isinstance(inputs, str) else outputs
+
+    def score(self, source: str, target: str, **options: Unpack[TextOptions]) -> Score:
+        """The log-probability of a given target, token by token."""
+        from service.http.planning import plan_score
+        from service.http.responses import score_content
+        from service.http.schemas import ScoreRequest
+
+        request = _request(ScoreRequest, options, TextOptions, {"source": source, "target": target})
+        task = plan_score(request, self._served)
+        (result,) = self._run([task], request.timeout_ms, "source")
+        found = score_content(self._served, task.target, result)
+        tokens = tuple(
+            ScoredToken(token=row["token"], text=row["text"], logprob=row["logprob"]) for row in found["tokens"]
+        )
+        return Score(logprob=found["logprob"], tokens=tokens)
+
+    def next_token(self, source: str, prefix: str = "", **options: Unpack[NextTokenOptions]) -> NextToken:
+        """The softmax over the next token after the beginning of a target."""
+        from service.http.planning import plan_next_token
+        from service.http.responses import next_token_content
+        from service.http.schemas import NextTokenRequest
+
+        request = _request(NextTokenRequest, options, NextTokenOptions, {"source": source, "prefix": prefix})
+        (result,) = self._run([plan_next_token(request, self._served)], request.timeout_ms, "source")
+        found = next_token_content(self._served, result, request.top_k, request.temperature)
+        tokens = tuple(
+            TokenProbability(**{name: row[name] for name in ("id", "token", "text", "probability", "logprob")})
+            for row in found["tokens"]
+        )
+        return NextToken(tokens=tokens, entropy=found["entropy"], prefix_logprob=found["prefix_logprob"])
+
+    def _run(self, tasks: Sequence[Task], timeout_ms: int | None, field: str) -> list[Any]:
+        """The results in order; the first error is raised, and what else was submitted is cancelled."""
+        from service.http.planning import deadline
+
+        waiting = Waiting(len(tasks))
+        until = deadline(timeout_ms, time.monotonic(), LIMITS)
+        try:
+            for place, task in enumerate(tasks):
+                waiting.submissions.append(self._submit(task, waiting, place, until, field))
+            return waiting.results()
+        except BaseException:
+            for submission in waiting.submissions:
+                submission.cancel()
+            raise
+
+    def _submit(self, task: Task, waiting: Waiting, place: int, until: float | None, field: str) -> Submission:
+        """One at a time, so that there may be more of them than the queue holds."""
+        while True:
+            if self._closed:
+                raise NotReadyError("The model is closed; make another one.")
+            try:
+                return self._served.engine.submit([task], lambda event: waiting.on_event(place, event), until)
+            except QueueFullError:
+                time.sleep(RETRY_SECONDS)
+            except InvalidFieldError as error:  # more than the queue could ever hold
+                raise InvalidFieldError(error.message, field) from None
+
+
+class Waiting:
+    """Tasks on their way, and what came of them."""
+
+    def __init__(self, count: int) -> None:
+        self.submissions: list[Submission] = []
+        self._outcomes: dict[int, Result | Exception] = {}
+        self._count, self._done = count, threading.Event()
+
+    def on_event(self, place: int, event: NewTokens | Finished) -> None:
+        """In the engine's thread."""
+        from service.engine.tasks import Finished
+
+        if isinstance(event, Finished):
+            self._outcomes[place] = event.answer
+            if len(self._outcomes) == self._count:
+                self._done.set()
+
+    def results(self) -> list[Result]:
+        self._done.wait()
+        results = []
+        for place in range(self._count):
+            outcome = self._outcomes[place]
+            if isinstance(outcome, Exception):
+                raise outcome
+            results.append(outcome)
+        return results
+
+
+def _request(kind: type[AnyRequest], options: Mapping[str, Any], known: Any, texts: Mapping[str, Any]) -> AnyRequest:
+    """The request of the HTTP API with these fields, or an error that tells all that is wrong with them."""
+    from service.http.validation import validate
+
+    names = [*texts, *known.__annotations__]
+    for name in options:
+        if name not in names:
+            raise InvalidFieldError(f"{name} is no option; there are {', '.join(names)}.", name)
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    return validate(kind, {**texts, **given})
+
+
+def _output(served: ServedModel, result: Any) -> Output:
+    from service.http.responses import output_content
+
+    rows = output_content(served, result, True)["hypotheses"]
+    return Output(
+        hypotheses=tuple(
+            Hypothesis(
+                text=row["text"],
+                tokens=tuple(row["tokens"]),
+                token_texts=tuple(row.get("token_texts", row["tokens"])),
+                score=row["score"],
+                logprobs=tuple(row["logprobs"]),
+                finish_reason=row["finish_reason"],
+            )
+            for row in rows
+        )
+    )
