@@ -83,7 +83,7 @@ def test_a_model_that_is_replaced_while_a_long_text_is_tokenized_is_not_asked(se
     tokenizer, encode = service.engine.source_tokenizer, service.engine.source_tokenizer.encode
 
     def encode_and_replace(text: str) -> tuple[int, ...]:
-        models._served = ServedModel(newer)
+        models.find(None).served = ServedModel(newer)
         return encode(text)
 
     tokenizer.encode = encode_and_replace  # type: ignore[method-assign]
