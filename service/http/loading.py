@@ -6,7 +6,6 @@ A model that is wanted and does not fit waits until another one is idle; of thos
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -116,7 +115,7 @@ class Loader:
         error = None
         try:
             async with self._one_load:
-                if model.available is None and not model.removed and await self._make_room(model, evict):
+                if model.available is None and await self._make_room(model, evict):
                     assert model.bundle is not None
                     await self._load_into(model, model.bundle.directory)
         except Exception as found:
@@ -159,7 +158,7 @@ class Loader:
         """Unload idle models until it fits; False if it is not to be loaded, or nobody waits for it any more."""
         asked = time.monotonic()
         try:
-            while not self._fits(model):
+            while not model.removed and not self._fits(model):
                 if not evict or not model.wanted:
                     return False
                 loaded = sorted((m for m in self._models() if m.served is not None), key=lambda m: m.last_used)
@@ -170,7 +169,7 @@ class Loader:
                 if time.monotonic() - asked > PATIENCE and not any(m.leaving for m in loaded):
                     loaded[0].leaving = True
                 await asyncio.sleep(IDLE_INTERVAL)
-            return True
+            return not model.removed
         finally:
             for other in self._models():
                 if other.leaving:
@@ -183,8 +182,6 @@ class Loader:
         self._metrics.model(model.name).unloaded()
         log.info("unloaded %s, the least recently used, to make room", model.name)
         await self._in_thread(engine.close, self._grace)
-        del engine
-        await self._in_thread(gc.collect)  # its memory is needed now
 
     async def _in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
