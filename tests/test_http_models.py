@@ -423,6 +423,21 @@ def test_a_broken_bundle_that_is_added_is_told_and_the_others_serve_on(tmp_path:
         assert service.generate("a").status_code == 200
 
 
+def test_a_bundle_that_is_replaced_while_its_model_loads_is_the_one_that_serves(tmp_path: Path) -> None:
+    with serving(tmp_path, "a", load="lazy") as service, ThreadPoolExecutor(1) as pool:
+        service.loader.may_load.clear()
+        asked = pool.submit(service.generate, "a")
+        wait_for(lambda: service.loader.asked)
+        write_manifest(tmp_path / "a", version="2")
+        assert reloaded(service) == {"a": "loading"}
+        service.loader.may_load.set()
+        assert asked.result().status_code == 200
+        wait_for(lambda: service.states() == {"a": "loaded"} and len(service.loader.alive()) == 1)
+        assert service.loader.order == ["a", "a"]
+        assert reloaded(service) == {"a": "loaded"}
+        assert service.loader.order == ["a", "a"]
+
+
 def test_a_reload_loads_nothing_that_was_not_loaded_where_loading_is_lazy(tmp_path: Path) -> None:
     with serving(tmp_path, "a", "b", load="lazy") as service:
         service.generate("a")

@@ -116,15 +116,25 @@ class Loader:
         try:
             async with self._one_load:
                 if model.available is None and await self._make_room(model, evict):
-                    assert model.bundle is not None
-                    await self._load_into(model, model.bundle.directory)
+                    await self._load_bundle(model)
         except Exception as found:
             error = self.note_failure(model, found)
         finally:
             model.loading = None
             model.wake(error)
 
+    async def _load_bundle(self, model: Model) -> None:
+        """The model's bundle, and again if a reload found another one meanwhile."""
+        loaded = None
+        while loaded is not model.bundle:
+            loaded = model.bundle
+            assert loaded is not None
+            await self._load_into(model, loaded.directory)
+        log.info("loaded %s", model.name)
+
     async def _load_into(self, model: Model, directory: Path | None) -> None:
+        if self._closed:
+            raise stopping()
         try:
             engine = await self._in_thread(self._load, directory)
         except Exception:

@@ -97,7 +97,7 @@ class Models:
         """What a model is served with, if it is loaded."""
         if model.served is None:
             raise NotReadyError(
-                f"The model {model.name!r} is {model.state}, and this is known once it is loaded; a request loads it."
+                f"The model {model.name!r} is {model.state}; what computes it is known once a request has loaded it."
             )
         return model.served
 
