@@ -11,9 +11,9 @@ from typing import Any
 
 from export.bundle import MANIFEST, BundleError, read_manifest
 from service.errors import StartError
+from service.languages import Languages, read_languages
 
 LONGEST_NAME = 100  # characters of a model's name
-CODES = {"source": ("source_prefix",), "target": ("target_prefix", "source_prefix_by_target")}  # in a manifest
 
 log = logging.getLogger("attendant")
 
@@ -25,7 +25,7 @@ class FoundBundle:
     digest: str = ""  # of the manifest, which has the digest of every file
     problem: str | None = None  # why it cannot be served, as a sentence
     sizes: Mapping[str, int] = field(default_factory=dict)
-    languages: Mapping[str, list[str]] = field(default_factory=dict)  # codes of source and target
+    languages: Languages = field(default_factory=Languages)
     weight_bytes: int = 0  # on disk, of the variant that is to be loaded
 
 
@@ -44,13 +44,6 @@ def find_bundles(directory: Path, precision: str = "auto") -> list[FoundBundle]:
             f"there is no bundle in {directory}; --models takes a directory with a directory for each bundle."
         )
     return found
-
-
-def languages_of(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The language codes that a request may name, of each side that has any."""
-    tables = {key: table for key, table in manifest.get("languages", {}).items() if isinstance(table, dict)}
-    found = {side: sorted({code for key in keys for code in tables.get(key, {})}) for side, keys in CODES.items()}
-    return {side: codes for side, codes in found.items() if codes}
 
 
 def _named_well(path: Path) -> bool:
@@ -81,15 +74,18 @@ def _read(directory: Path, precision: str) -> FoundBundle:
         manifest = read_manifest(directory)
         digest = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         weight_bytes = _weight_bytes(directory, manifest, precision)
-    except (BundleError, OSError, ValueError) as error:
-        sentence = str(error) if isinstance(error, BundleError) else f"{directory} cannot be read: {error}."
+        sizes, longest = manifest["sizes"], min(manifest["limits"].values()) - 2
+        languages = read_languages(manifest.get("languages", {}), sizes["source_vocab"], sizes["target_vocab"], longest)
+    except (BundleError, StartError, OSError, ValueError) as error:
+        refused = isinstance(error, BundleError | StartError)
+        sentence = str(error) if refused else f"{directory} cannot be read: {error}."
         return FoundBundle(name=directory.name, directory=directory, problem=sentence)
     return FoundBundle(
         name=directory.name,
         directory=directory,
         digest=digest,
-        sizes=manifest["sizes"],
-        languages=languages_of(manifest),
+        sizes=sizes,
+        languages=languages,
         weight_bytes=weight_bytes,
     )
 

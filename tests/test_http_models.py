@@ -95,8 +95,9 @@ def test_models_are_listed_with_their_sizes_states_and_languages(tmp_path: Path)
         plain, nllb, torn = service.listed()
         assert [model["state"] for model in (plain, nllb, torn)] == ["loaded", "unloaded", "failed"]
         assert plain["sizes"] == nllb["sizes"]
-        assert (plain["sizes"]["d_model"], plain["languages"]) == (16, None)
-        assert nllb["languages"] == {"source": ["de", "fr"], "target": ["de", "fr"]}
+        assert (plain["sizes"]["d_model"], plain["languages"]["source"]) == (16, [])
+        assert (nllb["languages"]["source"], nllb["languages"]["target"]) == (["de", "fr"], ["de", "fr"])
+        assert nllb["languages"]["default_source"] == "de"
         assert "cannot be read as JSON" in torn["reason"]
         assert torn["sizes"] is None
         assert service.client.get("/v1/models/nllb").json() == nllb

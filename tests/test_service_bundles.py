@@ -77,7 +77,7 @@ def test_hostile_fields_of_a_manifest_are_no_more_than_a_refusal(tmp_path: Path)
     write_manifest(tmp_path / "paths", variants={"fp32": {"graphs": graphs, "tolerance": 1.0, "calibration": {}}})
     write_manifest(tmp_path / "codes", languages={"source_prefix": [["x"]], "target_prefix": 3})
     codes, paths = find_bundles(tmp_path)
-    assert (codes.problem, codes.languages) == (None, {})
+    assert "languages.source_prefix" in (codes.problem or "")
     assert "cannot be read" in (paths.problem or "")
 
 

@@ -11,6 +11,7 @@ from service.http.schemas import (
     LANGUAGE_TAKES,
     LARGEST_SEED,
     EarlyStopping,
+    LanguagesResponse,
     RequestModel,
     ResponseModel,
     Texts,
@@ -176,7 +177,7 @@ class ModelResponse(ResponseModel):
     state: str = value("loaded; loading; unloaded: a request loads it; failed: its bundle is refused")
     reason: str | None = value("why its bundle is refused, as a sentence, or null")
     sizes: dict[str, int] | None = value("of the vocabularies, layers and vectors; null where the bundle is refused")
-    languages: dict[str, list[str]] | None = value("codes that source and target may be in; null: it has none")
+    languages: LanguagesResponse = value("that source_language and target_language take; none: a model of one pair")
 
 
 class ModelListResponse(ResponseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
@@ -170,10 +170,12 @@ def model_list_response(models: Models) -> ModelListResponse:
 
 
 def model_response(models: Models, model: Model) -> ModelResponse:
-    sizes = None if model.bundle is None else model.bundle.sizes
+    sizes: Mapping[str, int] = {}
+    languages = Languages()
     if model.served is not None:
-        sizes = asdict(model.served.description.sizes)
-    languages = None if model.bundle is None else model.bundle.languages
+        sizes, languages = asdict(model.served.description.sizes), model.served.languages
+    elif model.bundle is not None:
+        sizes, languages = model.bundle.sizes, model.bundle.languages
     return ModelResponse(
         id=model.name,
         object="model",
@@ -183,7 +185,7 @@ def model_response(models: Models, model: Model) -> ModelResponse:
         state=model.state,
         reason=model.failure,
         sizes=dict(sizes) if sizes else None,
-        languages=dict(languages) if languages else None,
+        languages=languages_response(languages),
     )
 
 
