@@ -271,7 +271,9 @@ def check_watching(table: Table, url: str) -> None:
     dashboard = json.loads((DEPLOY / "grafana/dashboards/attendant.json").read_text(encoding="utf-8"))
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
-    queries = [text.replace("$__rate_interval", "1m").replace("$instance", ".*") for text in queries]
+    queries = [
+        text.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$model", ".*") for text in queries
+    ]
     empty = [text for text in queries if not any(value == value for value in query(url, text))]  # NaN is no data
     table.check(
         "every query of the dashboard has data", not empty, empty or f"{len(panels)} panels, {len(queries)} queries"
@@ -304,7 +306,9 @@ def check_drain(table: Table, server: subprocess.Popen[bytes], url: str, watcher
 
 def running(url: str) -> list[float]:
     _, text = ask(f"{url}/metrics")
-    return [float(n) for n in re.findall(r"^attendant_requests_(?:running|waiting) (\S+)$", str(text), re.MULTILINE)]
+    return [
+        float(n) for n in re.findall(r"^attendant_requests_(?:running|waiting){.*} (\S+)$", str(text), re.MULTILINE)
+    ]
 
 
 def main() -> int:

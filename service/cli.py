@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from export.bundle import read_manifest
+from service.bundles import find_bundles
 from service.errors import StartError
 from service.settings import Settings, flag, read_settings, takes
 
@@ -34,10 +35,13 @@ def run(settings: Settings) -> None:
     from service.http.app import bundle_directory
     from service.http.server import Server
 
-    directory = bundle_directory(settings)
-    if settings.bundle is None and not directory.is_dir():
-        raise StartError("there is no embedded model in this installation; give a bundle with --bundle DIR.")
-    read_manifest(directory)
+    if settings.models is not None:
+        find_bundles(settings.models)
+    else:
+        directory = bundle_directory(settings)
+        if settings.bundle is None and not directory.is_dir():
+            raise StartError("there is no embedded model in this installation; give a bundle with --bundle DIR.")
+        read_manifest(directory)
     logs.configure(settings)
     Server(settings, announce=_announce).run()
 

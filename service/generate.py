@@ -33,7 +33,7 @@ from service.http.validation import validate
 from service.info import find_bundle
 from service.settings import Settings, flag, read_settings, takes
 
-NOT_OPTIONS = ("inputs", "stream", "timeout_ms")  # fields of POST /v1/generate that have no flag
+NOT_OPTIONS = ("inputs", "stream", "timeout_ms", "model")  # fields of POST /v1/generate that have no flag
 TEXTS = ("target_prefix", "source_language", "target_language")  # options that are texts, whatever they look like
 SETTINGS = ("bundle", "provider", "precision", "threads", "lanes", "max_rows")
 LIMITS = Settings(max_beam_size=4096)  # nobody else is served, so only memory limits a beam

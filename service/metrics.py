@@ -1,11 +1,13 @@
 """Every metric of the service, with its name, its labels and its meaning. docs/metrics.md is the same as a table.
 
-`Metrics` is the engine's observer. Levels (running, waiting, ready) are read from the engines when they are scraped.
+`Metrics` counts requests and has what belongs to the process; `ModelMetrics`, one for each model, observes its engines,
+with every labelled series looked up once. Levels (running, waiting, ready) are read when they are scraped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,19 +23,17 @@ from prometheus_client import (
 from service.engine.interface import EngineDescription, EngineInterface
 from service.engine.observer import EngineObserver
 
-# Paths that requests are counted under; "other" is the page, the documents, the probes and whatever does not exist.
-ENDPOINTS = (
+# Paths that requests are counted under: those for one model, with its name, and the rest.
+# "other" is the page, the documents, the probes and whatever does not exist.
+MODEL_ENDPOINTS = (
     "/v1/generate",
     "/v1/next-token",
     "/v1/score",
     "/v1/explain",
     "/v1/completions",
     "/v1/chat/completions",
-    "/v1/models",
-    "/v1/info",
-    "/v1/reload",
-    "other",
 )
+ENDPOINTS = (*MODEL_ENDPOINTS, "/v1/models", "/v1/info", "/v1/reload", "other")
 # "ok", the `type` of the error that was answered, or "cancelled": the client left first.
 OUTCOMES = (
     "ok",
@@ -48,8 +48,11 @@ OUTCOMES = (
     "internal_error",
     "cancelled",
 )
+NO_MODEL = ""  # the label of requests for none, or for none that is known
 WASTE_REASONS = ("cancelled", "pruned")
 RELOAD_OUTCOMES = ("ok", "refused")
+LOAD_OUTCOMES = ("ok", "failed")
+MODEL_STATES = ("loaded", "loading", "unloaded", "failed")
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 STEP_SECONDS = (0.0001, 0.0002, 0.0005, *SECONDS[:10])  # a small model's step takes less than a millisecond
@@ -58,104 +61,180 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics(EngineObserver):
+class Metrics:
     """All metrics of one service, on the registry that is given."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a `_created` series of each would double /metrics
         self._registry = registry
         ProcessCollector(registry=registry)
-        self._define_requests()
+        self._requests_total = self._counter(
+            "requests", "Requests answered, or left by their client.", "model", "endpoint", "outcome"
+        )
+        self._seconds = self._histogram(
+            "request_seconds", "From a request's arrival to the end of its answer.", SECONDS, "model", "endpoint"
+        )
+        self._requests: dict[tuple[str, str, str], Counter] = {}
+        self._request_seconds: dict[tuple[str, str], Histogram] = {}
+        self._ready = self._gauge(
+            "ready", "1 if /readyz says so: at least one model can serve, and it is not draining."
+        )
+        self._memory_limit = self._gauge("memory_limit_bytes", "Memory that the process may come to hold.")
+        self._build = Info("attendant_build", "The running program.", registry=self._registry)
         self._define_engine()
         self._define_model()
-
-    def _define_requests(self) -> None:
-        requests = self._counter("requests", "Requests answered, or left by their client.", "endpoint", "outcome")
-        seconds = self._histogram(
-            "request_seconds", "From a request's arrival to the end of its answer.", SECONDS, "endpoint"
-        )
-        reloads = self._counter("reloads", "Bundles that were to replace the running one.", "outcome")
-        # Every series exists from the start, so that rates are right from the first scrape on.
-        self._requests = {(path, outcome): requests.labels(path, outcome) for path in ENDPOINTS for outcome in OUTCOMES}
-        self._request_seconds = {path: seconds.labels(path) for path in ENDPOINTS}
-        self._reloads = {outcome: reloads.labels(outcome) for outcome in RELOAD_OUTCOMES}
+        self._models: dict[str, ModelMetrics] = {}
+        self._add_requests(NO_MODEL, ENDPOINTS)
 
     def _define_engine(self) -> None:
-        self._queue_seconds = self._histogram("queue_seconds", "A text's wait before its source is encoded.", SECONDS)
-        self._encode_seconds = self._histogram(
-            "encode_seconds", "Encoding the sources that join a lane together.", STEP_SECONDS
+        self.queue_seconds = self._histogram(
+            "queue_seconds", "A text's wait before its source is encoded.", SECONDS, "model"
         )
-        self._first_token_seconds = self._histogram(
-            "first_token_seconds", "From a text's submission to its first token.", SECONDS
+        self.encode_seconds = self._histogram(
+            "encode_seconds", "Encoding the sources that join a lane together.", STEP_SECONDS, "model"
         )
-        self._inter_token_seconds = self._histogram(
-            "inter_token_seconds", "A finished text's decoding time per token, one value for each text.", STEP_SECONDS
+        self.first_token_seconds = self._histogram(
+            "first_token_seconds", "From a text's submission to its first token.", SECONDS, "model"
         )
-        self._step_seconds = self._histogram("step_seconds", "One step of a lane's decoder.", STEP_SECONDS)
-        self._batch_rows = self._histogram("batch_rows", "Hypotheses that share a step of a lane.", ROWS)
-        self._source_tokens = self._counter("source_tokens", "Tokens of the sources that were encoded.")
-        self._target_tokens = self._counter("target_tokens", "Tokens of the hypotheses that were answered.")
-        wasted = self._counter("wasted_tokens", "Tokens that were decoded and not answered.", "reason")
-        self._wasted_tokens = {reason: wasted.labels(reason) for reason in WASTE_REASONS}
-        self._rejections = self._counter("queue_rejections", "Requests refused because the queue was full.")
-        self._deadlines = self._counter("deadline_hits", "Texts whose deadline passed before they were done.")
+        self.inter_token_seconds = self._histogram(
+            "inter_token_seconds",
+            "A finished text's decoding time per token, one value for each text.",
+            STEP_SECONDS,
+            "model",
+        )
+        self.step_seconds = self._histogram("step_seconds", "One step of a lane's decoder.", STEP_SECONDS, "model")
+        self.batch_rows = self._histogram("batch_rows", "Hypotheses that share a step of a lane.", ROWS, "model")
+        self.source_tokens = self._counter("source_tokens", "Tokens of the sources that were encoded.", "model")
+        self.target_tokens = self._counter("target_tokens", "Tokens of the hypotheses that were answered.", "model")
+        self.wasted_tokens = self._counter(
+            "wasted_tokens", "Tokens that were decoded and not answered.", "model", "reason"
+        )
+        self.rejections = self._counter("queue_rejections", "Requests refused because the queue was full.", "model")
+        self.deadlines = self._counter("deadline_hits", "Texts whose deadline passed before they were done.", "model")
 
     def _define_model(self) -> None:
-        self._running = self._gauge("requests_running", "Texts being decoded.")
-        self._waiting = self._gauge("requests_waiting", "Texts in the queue.")
-        self._ready = self._gauge("ready", "1 if /readyz says so: loaded, certified, warm and not draining.")
-        self._drift = self._gauge("certificate_drift", "Largest difference from the certificate's outputs.")
-        self._tolerance = self._gauge("certificate_tolerance", "The drift above which a bundle is refused.")
-        self._fallback = self._gauge("provider_fallback", "1 if the CPU computes in place of CUDA.")
-        self._rows_limit = self._gauge("batch_rows_limit", "Hypotheses that a step of a lane can hold.")
-        self._queue_limit = self._gauge("queue_limit", "Texts that the queue can hold.")
-        self._memory_limit = self._gauge("memory_limit_bytes", "Memory that the process may come to hold.")
-        self._model = Info("attendant_model", "The model that is served.", registry=self._registry)
-        self._build = Info("attendant_build", "The running program.", registry=self._registry)
+        self.loads = self._counter("model_loads", "Bundles that were loaded, or were to be.", "model", "outcome")
+        self.reloads = self._counter("reloads", "Bundles that were to replace the running one.", "model", "outcome")
+        self.state = self._gauge("model_state", "1 for the state that a model is in.", "model", "state")
+        self.running = self._gauge("requests_running", "Texts being decoded.", "model")
+        self.waiting = self._gauge("requests_waiting", "Texts in the queue.", "model")
+        self.drift = self._gauge("certificate_drift", "Largest difference from the certificate's outputs.", "model")
+        self.tolerance = self._gauge("certificate_tolerance", "The drift above which a bundle is refused.", "model")
+        self.fallback = self._gauge("provider_fallback", "1 if the CPU computes in place of CUDA.", "model")
+        self.rows_limit = self._gauge("batch_rows_limit", "Hypotheses that a step of a lane can hold.", "model")
+        self.queue_limit = self._gauge("queue_limit", "Texts that the queue can hold.", "model")
+        self.info = self._gauge("model_info", "A model that is loaded.", "model", "name", "precision", "provider")
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"attendant_{name}", meaning, labels, registry=self._registry)
 
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(f"attendant_{name}", meaning, registry=self._registry)
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"attendant_{name}", meaning, labels, registry=self._registry)
 
     def _histogram(self, name: str, meaning: str, buckets: Sequence[float], *labels: str) -> Histogram:
         return Histogram(f"attendant_{name}", meaning, labels, buckets=buckets, registry=self._registry)
+
+    def _add_requests(self, model: str, endpoints: Sequence[str]) -> None:
+        """Every series exists from the start, so that rates are right from the first scrape on."""
+        for path in endpoints:
+            self._request_seconds[model, path] = self._seconds.labels(model, path)
+            for outcome in OUTCOMES:
+                self._requests[model, path, outcome] = self._requests_total.labels(model, path, outcome)
+
+    def model(self, name: str) -> ModelMetrics:
+        """Those of a model; it joins the closed set of names."""
+        if name not in self._models:
+            self._models[name] = ModelMetrics(self, name)
+            self._add_requests(name, MODEL_ENDPOINTS)
+        return self._models[name]
 
     def render(self) -> tuple[bytes, str]:
         """The body of /metrics and its content type."""
         return generate_latest(self._registry), TEXT_FORMAT
 
-    # The application calls these.
-
-    def request(self, endpoint: str, outcome: str, seconds: float) -> None:
+    def request(self, endpoint: str, outcome: str, seconds: float, model: str = NO_MODEL) -> None:
         """One request has ended."""
-        self._requests[endpoint, outcome].inc()
-        self._request_seconds[endpoint].observe(seconds)
-
-    def reload(self, outcome: str) -> None:
-        self._reloads[outcome].inc()
+        self._requests[model, endpoint, outcome].inc()
+        self._request_seconds[model, endpoint].observe(seconds)
 
     def build_info(self, **versions: str) -> None:
         self._build.info(versions)
 
-    def serving(self, description: EngineDescription, memory_limit: int) -> None:
-        """The model that answers from now on, and its limits."""
-        self._model.info(
-            {"name": description.model, "precision": description.precision, "provider": description.provider}
-        )
-        self._drift.set(description.certificate.drift)
-        self._tolerance.set(description.certificate.tolerance)
-        self._fallback.set(description.provider_fallback is not None)
-        self._rows_limit.set(description.max_rows)
-        self._queue_limit.set(description.max_queue_requests)
+    def process(self, memory_limit: int, ready: Callable[[], bool]) -> None:
+        """What the process may hold, and whom to ask at every scrape whether it is ready."""
         self._memory_limit.set(memory_limit)
-
-    def read_levels_from(self, engines: Callable[[], Sequence[EngineInterface]], ready: Callable[[], bool]) -> None:
-        """Whom to ask at every scrape: all engines that still decode, and whether the service is ready."""
-        self._running.set_function(lambda: sum(engine.count_running() for engine in engines()))
-        self._waiting.set_function(lambda: sum(engine.count_waiting() for engine in engines()))
         self._ready.set_function(ready)
+
+
+class ModelMetrics(EngineObserver):
+    """What is counted of one model."""
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._name, self._metrics = name, metrics
+        self._queue_seconds = metrics.queue_seconds.labels(name)
+        self._encode_seconds = metrics.encode_seconds.labels(name)
+        self._first_token_seconds = metrics.first_token_seconds.labels(name)
+        self._inter_token_seconds = metrics.inter_token_seconds.labels(name)
+        self._step_seconds = metrics.step_seconds.labels(name)
+        self._batch_rows = metrics.batch_rows.labels(name)
+        self._source_tokens = metrics.source_tokens.labels(name)
+        self._target_tokens = metrics.target_tokens.labels(name)
+        self._wasted_tokens = {reason: metrics.wasted_tokens.labels(name, reason) for reason in WASTE_REASONS}
+        self._rejections = metrics.rejections.labels(name)
+        self._deadlines = metrics.deadlines.labels(name)
+        self._loads = {outcome: metrics.loads.labels(name, outcome) for outcome in LOAD_OUTCOMES}
+        self._reloads = {outcome: metrics.reloads.labels(name, outcome) for outcome in RELOAD_OUTCOMES}
+        self._described: list[tuple[Gauge, tuple[str, ...]]] = []  # gauges of the loaded bundle, and their labels
+
+    # The application calls these.
+
+    def loaded(self, outcome: str) -> None:
+        self._loads[outcome].inc()
+
+    def reloaded(self, outcome: str) -> None:
+        self._reloads[outcome].inc()
+
+    def read_levels_from(self, engines: Callable[[], Sequence[EngineInterface]], state: Callable[[], str]) -> None:
+        """Whom to ask at every scrape: the model's engines that still decode, and the state it is in."""
+        metrics, name = self._metrics, self._name
+        metrics.running.labels(name).set_function(lambda: sum(engine.count_running() for engine in engines()))
+        metrics.waiting.labels(name).set_function(lambda: sum(engine.count_waiting() for engine in engines()))
+        for known in MODEL_STATES:
+            metrics.state.labels(name, known).set_function(partial(_is, state, known))
+
+    def serving(self, description: EngineDescription) -> None:
+        """The bundle that answers from now on, and its limits."""
+        self.unloaded()
+        metrics, name = self._metrics, self._name
+        values = (
+            (metrics.drift, description.certificate.drift),
+            (metrics.tolerance, description.certificate.tolerance),
+            (metrics.fallback, description.provider_fallback is not None),
+            (metrics.rows_limit, description.max_rows),
+            (metrics.queue_limit, description.max_queue_requests),
+        )
+        labels = (name, description.model, description.precision, description.provider)
+        self._described = [(metrics.info, labels), *((gauge, (name,)) for gauge, _ in values)]
+        metrics.info.labels(*labels).set(1)
+        for gauge, value in values:
+            gauge.labels(name).set(value)
+
+    def unloaded(self) -> None:
+        """There is nothing to tell of a bundle that is not loaded."""
+        for gauge, labels in self._described:
+            gauge.remove(*labels)
+        self._described = []
+
+    def removed(self) -> None:
+        """The model is no longer known: its levels end, and what was counted of it stays."""
+        self.unloaded()
+        metrics, name = self._metrics, self._name
+        for gauge, labels in (
+            (metrics.running, (name,)),
+            (metrics.waiting, (name,)),
+            *((metrics.state, (name, state)) for state in MODEL_STATES),
+        ):
+            gauge.remove(*labels)
 
     # The engine calls these: see EngineObserver.
 
@@ -185,3 +264,7 @@ class Metrics(EngineObserver):
 
     def expired(self) -> None:
         self._deadlines.inc()
+
+
+def _is(state: Callable[[], str], known: str) -> bool:
+    return state() == known

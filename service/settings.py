@@ -14,6 +14,7 @@ DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
 PREFIX = "ATTENDANT_"
 NOT_SETTINGS = {"ATTENDANT_TRACEBACK"}  # read by the command itself
 SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+ONLY_WITH_MODELS = ("default_model", "load", "max_loaded")
 KEY = re.compile(r"[!-+\--~]+")  # what a header can carry, without space and comma
 
 
@@ -43,6 +44,21 @@ def setting(
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     bundle: Path | None = setting(None, "the bundle's directory; without it, the embedded model")  # noqa: RUF009
+    models: Path | None = setting(None, "serve every bundle under this directory, each by its directory's name")  # noqa: RUF009
+    default_model: str | None = setting(
+        None, "with --models, the model of requests that name none; without it, the one called default, or the only one"
+    )
+    load: str = setting(
+        "eager",
+        "with --models, when a model is loaded: at the start, or on its first request",
+        choices=("eager", "lazy"),
+    )
+    max_loaded: int = setting(
+        0,
+        "with --models, models loaded at once, the least recently used leaves; 0: as many as fit in memory",
+        low=0,
+        high=10**6,
+    )
     host: str = setting("127.0.0.1", "the address to listen on; 0.0.0.0 is every one")
     port: int = setting(8000, "the port to listen on; 0: any free one", low=0, high=65535)
     api_keys: tuple[str, ...] = setting((), "keys, comma-separated; with any, requests must carry one", secret=True)
@@ -95,7 +111,9 @@ class Settings:
     log_texts: bool = setting(False, "also log the texts of requests and answers")
 
     def __post_init__(self) -> None:
-        sentences = [s for f in fields(self) if (s := _problem(f, getattr(self, f.name), f.name)) is not None]
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        sentences = [s for f in fields(self) if (s := _problem(f, values[f.name], f.name)) is not None]
+        sentences += _contradictions(values)
         if sentences:
             raise SettingsError(sentences, 1)
 
@@ -127,6 +145,9 @@ def read_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> S
         if problem is not None:
             problems.append(problem)
             bad_flag |= name in flags
+    if contradictions := _contradictions(values):
+        problems += contradictions
+        bad_flag |= any(name in flags for name in ("models", *ONLY_WITH_MODELS))
     if problems:
         raise SettingsError(problems, 2 if bad_flag else 1)
     return Settings(**values)
@@ -175,9 +196,20 @@ def _problem(setting_field: Field[Any], value: Any, shown: str) -> str | None:
     good = not about["choices"] or value in about["choices"]
     if about["low"] is not None:
         good = math.isfinite(value) and about["low"] <= value <= about["high"]
-    elif setting_field.type == "str" and not about["choices"]:
-        good = bool(value)
+    elif setting_field.type in ("str", "str | None") and not about["choices"]:
+        good = value != ""
     return None if good else f"{shown} takes {takes(setting_field)}, not {value!r}."
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[str]:
+    """What settings say against each other; those that are not given may be missing."""
+    if values.get("models") is not None:
+        both = values.get("bundle") is not None
+        return ["--bundle and --models are both given; put the bundle among the models, or leave one out."] * both
+    given = [name for name in ONLY_WITH_MODELS if values.get(name) not in (None, 0, "eager")]
+    return [
+        f"{flag(name)} is for several models; give their directory with --models, or leave it out." for name in given
+    ]
 
 
 def _is_unknown(name: str) -> bool:

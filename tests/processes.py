@@ -25,8 +25,10 @@ TEXTS = ["abc", "f", "ihgfedcb", "bbbbbbbbbbbb", "abcdefghiabcdefghiabcdefghi", 
 class Process:
     """A server that is ready."""
 
-    def __init__(self, bundle: Bundle, *flags: str) -> None:
-        command = [sys.executable, "-m", "attendant", "serve", "--port", "0", "--bundle", str(bundle.directory), *flags]
+    def __init__(self, bundle: Bundle | None, *flags: str) -> None:
+        """Without a bundle, the flags tell what is served."""
+        served = [] if bundle is None else ["--bundle", str(bundle.directory)]
+        command = [sys.executable, "-m", "attendant", "serve", "--port", "0", *served, *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # a pipe that no one reads would block it
         self._process = subprocess.Popen(

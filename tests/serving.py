@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,7 +48,10 @@ class Service:
         """Every (endpoint, outcome) that was counted, and how often."""
         samples = [sample for metric in self.registry.collect() for sample in metric.samples]
         found = [sample for sample in samples if sample.name == "attendant_requests_total" and sample.value]
-        return {(sample.labels["endpoint"], sample.labels["outcome"]): int(sample.value) for sample in found}
+        counted = Counter[tuple[str, str]]()
+        for sample in found:
+            counted[sample.labels["endpoint"], sample.labels["outcome"]] += int(sample.value)
+        return dict(counted)
 
 
 @contextmanager

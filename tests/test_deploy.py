@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from attendant_version import VERSION
-from service.metrics import ENDPOINTS, OUTCOMES, RELOAD_OUTCOMES, Metrics
+from service.metrics import ENDPOINTS, MODEL_STATES, OUTCOMES, RELOAD_OUTCOMES, Metrics
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
 
@@ -41,7 +41,9 @@ QUERIES = [(rule["alert"], rule["expr"]) for rule in ALERTS] + [
 def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The names that a scrape finds, with their labels."""
     metrics = Metrics(CollectorRegistry())
-    metrics.serving(FakeEngine(make_bundle(tmp_path_factory.mktemp("bundle"))).description, memory_limit=1)
+    engine = FakeEngine(make_bundle(tmp_path_factory.mktemp("bundle")))
+    metrics.model("g2p").serving(engine.description)
+    metrics.model("g2p").read_levels_from(lambda: [engine], lambda: "loaded")
     metrics.build_info(version="", onnxruntime="", python="")
     families = text_string_to_metric_families(metrics.render()[0].decode())
     return {s.name: {*s.labels, "instance", "job"} for family in families for s in family.samples}
@@ -58,8 +60,8 @@ def test_a_query_uses_only_metrics_and_labels_that_exist(where: str, query: str,
 
 @pytest.mark.parametrize(("where", "query"), QUERIES)
 def test_a_query_selects_only_values_that_a_label_can_have(where: str, query: str) -> None:
-    closed = {"endpoint": ENDPOINTS, "outcome": (*OUTCOMES, *RELOAD_OUTCOMES)}
-    for label, values in re.findall(r"(endpoint|outcome)(?:=~|!=|!~|=)\"([^\"]*)\"", query):
+    closed = {"endpoint": ENDPOINTS, "outcome": (*OUTCOMES, *RELOAD_OUTCOMES), "state": MODEL_STATES}
+    for label, values in re.findall(r"(endpoint|outcome|state)(?:=~|!=|!~|=)\"([^\"]*)\"", query):
         assert set(values.split("|")) <= set(closed[label]), where
 
 

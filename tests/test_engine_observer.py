@@ -204,12 +204,12 @@ def test_a_started_engine_with_two_lanes_tells_of_all_that_it_did(bundle: Bundle
 
 def test_the_services_metrics_are_what_a_real_engine_did(bundle: Bundle) -> None:
     registry = CollectorRegistry()
-    metrics = Metrics(registry)
+    metrics = Metrics(registry).model("small")
     engine = make_engine(bundle, metrics, max_queue_requests=8)
-    metrics.read_levels_from(lambda: [engine], lambda: True)
+    metrics.read_levels_from(lambda: [engine], lambda: "loaded")
 
     def value(name: str, **labels: str) -> float:
-        found = registry.get_sample_value(f"attendant_{name}", labels)
+        found = registry.get_sample_value(f"attendant_{name}", {"model": "small", **labels})
         assert found is not None
         return found
 

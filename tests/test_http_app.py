@@ -97,7 +97,7 @@ def test_a_reload_swaps_the_bundle_and_closes_the_old_engine(loader: Loader, tmp
         assert (answer.status_code, answer.json()["model"]) == (200, "second")
         assert model(service) == "second"
         wait_for(lambda: not service.engine._thread.is_alive())
-        assert service.registry.get_sample_value("attendant_reloads_total", {"outcome": "ok"}) == 1
+        assert service.registry.get_sample_value("attendant_reloads_total", {"model": "fake", "outcome": "ok"}) == 1
         assert reload(service).json()["model"] == "configured"
 
 
@@ -116,7 +116,9 @@ def test_a_refused_bundle_leaves_the_old_one_serving(error: Exception, loader: L
         assert answer.json()["error"]["field"] == "bundle"
         assert answer.json()["error"]["message"] == f"The bundle is refused, and fake still serves: {error}"
         assert model(service) == "fake"
-        assert service.registry.get_sample_value("attendant_reloads_total", {"outcome": "refused"}) == 1
+        assert (
+            service.registry.get_sample_value("attendant_reloads_total", {"model": "fake", "outcome": "refused"}) == 1
+        )
 
 
 def test_a_reload_that_fails_otherwise_is_opaque_and_leaves_the_old_one_serving(loader: Loader, tmp_path: Path) -> None:
@@ -126,7 +128,9 @@ def test_a_reload_that_fails_otherwise_is_opaque_and_leaves_the_old_one_serving(
         assert answer.status_code == 500
         assert "a bug" not in answer.text
         assert model(service) == "fake"
-        assert service.registry.get_sample_value("attendant_reloads_total", {"outcome": "refused"}) == 1
+        assert (
+            service.registry.get_sample_value("attendant_reloads_total", {"model": "fake", "outcome": "refused"}) == 1
+        )
 
 
 @pytest.mark.parametrize(

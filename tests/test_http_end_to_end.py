@@ -63,7 +63,8 @@ def test_sixty_four_clients_at_once_each_get_the_answer_given_alone(server: Proc
 def test_what_was_counted_is_what_was_asked(server: Process) -> None:
     def count(outcome: str) -> int:
         text = server.ask("GET", "/metrics")[1]
-        lines = re.findall(rf'^attendant_requests_total{{endpoint="/v1/score",outcome="{outcome}"}} (\d+)', text, re.M)
+        labels = f'endpoint="/v1/score",model="small",outcome="{outcome}"'
+        lines = re.findall(rf"^attendant_requests_total{{{labels}}} (\d+)", text, re.M)
         return int(lines[0])
 
     before = count("ok"), count("invalid_field")
@@ -111,7 +112,7 @@ def test_clients_that_vanish_leave_nothing_running(server: Process) -> None:
     for number in range(60):
         with socket.create_connection(("127.0.0.1", server.port), 60) as raw:
             raw.sendall((head + body)[: None if number % 4 else -5])
-    levels = r"^attendant_requests_(?:running|waiting) (\S+)"
+    levels = r'^attendant_requests_(?:running|waiting){model="small"} (\S+)'
     for _ in range(600):
         if re.findall(levels, server.ask("GET", "/metrics")[1], re.M) == ["0.0", "0.0"]:
             return
@@ -130,7 +131,7 @@ def test_a_reload_under_load_drops_nothing(server: Process) -> None:
     threads = [threading.Thread(target=client) for _ in range(4)]
     for thread in threads:
         thread.start()
-    reloads = 'attendant_reloads_total{outcome="ok"}'
+    reloads = 'attendant_reloads_total{model="small",outcome="ok"}'
     for wanted in (1, 2):
         server.signal(signal.SIGHUP)
         for _ in range(600):

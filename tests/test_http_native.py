@@ -360,6 +360,7 @@ def test_the_documentation_has_every_field_of_the_schema() -> None:
         "TokenProbability",
         "ScoredToken",
         "InfoResponse",
+        "ModelResponse",
     ):
         for field, about in schema["components"]["schemas"][name]["properties"].items():
             assert [f"`{field}`", about["x-unit"], about["description"]] in _cells(text), field

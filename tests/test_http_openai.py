@@ -41,8 +41,9 @@ class Service:
         return self.client.completions.create(model="fake", prompt=prompt, **options)
 
     def outcomes(self, endpoint: str, outcome: str) -> float:
-        labels = {"endpoint": endpoint, "outcome": outcome}
-        return self.registry.get_sample_value("attendant_requests_total", labels) or 0.0
+        """Counted of the served model and of none."""
+        labels = [{"model": model, "endpoint": endpoint, "outcome": outcome} for model in ("fake", "")]
+        return sum(self.registry.get_sample_value("attendant_requests_total", each) or 0.0 for each in labels)
 
 
 @pytest.fixture(scope="module")

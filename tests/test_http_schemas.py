@@ -73,6 +73,7 @@ def test_defaults_are_the_contracts() -> None:
         "logprobs": False,
         "timeout_ms": None,
         "stream": False,
+        "model": None,
     }
 
 

@@ -84,7 +84,7 @@ def test_what_is_not_http_is_refused(garbage: bytes, server: Running) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_its_place(stream: bool, server: Running, engine: FakeEngine) -> None:
     before = engine.cancelled
-    line = 'attendant_requests_total{endpoint="/v1/generate",outcome="cancelled"}'
+    line = 'attendant_requests_total{endpoint="/v1/generate",model="fake",outcome="cancelled"}'
     counted = metric(server, line)
     engine.pause_after = 2
     connection = server.connect()
@@ -123,7 +123,7 @@ def test_an_error_after_the_stream_began_is_an_event(server: Running, engine: Fa
     assert (answer.status, name) == (200, "error")
     assert data["error"]["type"] == "internal_error"
     assert "boom" not in data["error"]["message"]
-    line = 'attendant_requests_total{endpoint="/v1/generate",outcome="internal_error"}'
+    line = 'attendant_requests_total{endpoint="/v1/generate",model="fake",outcome="internal_error"}'
     wait_for(lambda: metric(server, line) == 1)
     connection.close()
 

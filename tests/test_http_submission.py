@@ -82,9 +82,9 @@ def test_a_model_that_is_replaced_while_a_long_text_is_tokenized_is_not_asked(se
     models = service.client.app.state.parts.models  # type: ignore[attr-defined]
     tokenizer, encode = service.engine.source_tokenizer, service.engine.source_tokenizer.encode
 
-    def encode_and_replace(text: str) -> tuple[int, ...]:
-        models._served = ServedModel(newer)
-        return encode(text)
+    def encode_and_replace(text: str, bare: bool = False) -> tuple[int, ...]:
+        models.find(None).served = ServedModel(newer)
+        return encode(text, bare)
 
     tokenizer.encode = encode_and_replace  # type: ignore[method-assign]
     answer = service.generate(inputs=LONG)

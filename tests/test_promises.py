@@ -110,8 +110,10 @@ def test_exactly_one_outcome(bundle: Bundle) -> None:
     in_threads(12, client)
     assert set(outcomes) <= FINAL_STATUSES
     assert outcomes[200] > 0
-    counted = re.findall(r'attendant_requests_total{endpoint="/v1/generate",outcome="(\w+)"} (\S+)', metrics(server))
-    by_outcome = {name: int(float(count)) for name, count in counted}
+    line = r'attendant_requests_total{endpoint="/v1/generate",model="\w*",outcome="(\w+)"} (\S+)'
+    by_outcome = Counter[str]()
+    for name, count in re.findall(line, metrics(server)):
+        by_outcome[name] += int(float(count))
     left_early = sum(by_outcome.values()) - sum(outcomes.values())  # counted too, once each
     assert 0 <= left_early <= sum(sent_and_left)
     assert by_outcome["ok"] >= outcomes[200]

@@ -150,7 +150,7 @@ def test_every_option_of_the_api_has_a_flag() -> None:
     parser = Parser(prog="attendant generate")
     read_arguments(parser, ["cat"])
     flags = {flag for action in parser._actions for flag in action.option_strings}
-    fields = set(GenerateRequest.model_fields) - {"inputs", "stream", "timeout_ms"}
+    fields = set(GenerateRequest.model_fields) - {"inputs", "stream", "timeout_ms", "model"}
     assert {"--" + name.replace("_", "-") for name in fields} < flags
     assert {"--bundle", "--provider", "--precision", "--threads", "--json"} < flags
 

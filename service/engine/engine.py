@@ -20,36 +20,41 @@ from service.engine.job import Job, make_search
 from service.engine.lane import Lane
 from service.engine.limits import check_task, languages_of, start_tokens
 from service.engine.observer import EngineObserver
-from service.engine.resources import EngineSettings, Resources, allocate
+from service.engine.resources import EngineSettings, Resources, allocate, total_threads
 from service.engine.runtime import Runtime
 from service.engine.scheduler import Scheduler, SubmittedJobs
 from service.engine.search import SpecialIds
 from service.engine.tasks import EventCallback, Finished, NewTokens, Result, Task
+from service.engine.turns import Turns
 from service.errors import NotReadyError, QueueFullError
 from service.languages import Languages
 from service.tokenizer import Tokenizer
 
-__all__ = ["Engine", "EngineSettings"]
+__all__ = ["Engine", "EngineSettings", "Turns", "total_threads"]
 
 MAX_REPLAYED_ROWS = 16  # samples of the certificate that are decoded together
 
 
 class Engine:
     def __init__(
-        self, bundle: Bundle, settings: EngineSettings | None = None, observer: EngineObserver | None = None
+        self,
+        bundle: Bundle,
+        settings: EngineSettings | None = None,
+        observer: EngineObserver | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """Load, certify, warm up; StartError says why it cannot."""
+        """Load, certify, warm up; StartError says why it cannot. `turns` are shared with other engines."""
         settings = settings or EngineSettings()
         self.bundle, self._observer = bundle, observer or EngineObserver()
         self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
         ids = bundle.special_ids
         self._special = SpecialIds(ids["pad"], ids["bos"], ids["eos"])
-        self._resources = resources = allocate(bundle, settings)
+        self._resources = resources = allocate(bundle, settings, turns)
         self._scheduler = Scheduler(
             resources.lanes, resources.max_rows, settings.max_queue_requests, settings.max_queue_tokens
         )
         self._lanes = [
-            Lane(number, self._scheduler, resources.wide, resources.narrow, self._observer)
+            Lane(number, self._scheduler, resources.wide, resources.narrow, self._observer, turns)
             for number in range(resources.lanes)
         ]
         self._lane_threads: list[threading.Thread] = []

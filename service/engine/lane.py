@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from service.engine.job import Job
 from service.engine.observer import EngineObserver
@@ -18,6 +19,7 @@ from service.engine.rows import Rows, StepCandidates
 from service.engine.runner import Runner
 from service.engine.runtime import Runtime
 from service.engine.scheduler import Scheduler
+from service.engine.turns import Turns
 from service.errors import CancelledError, ServiceError
 
 MAX_SOURCE_TOKENS = 512  # encoded between two steps, so that rows in flight do not starve
@@ -27,10 +29,19 @@ log = logging.getLogger("attendant")
 
 class Lane:
     def __init__(
-        self, number: int, scheduler: Scheduler, wide: Runtime, narrow: Runtime, observer: EngineObserver
+        self,
+        number: int,
+        scheduler: Scheduler,
+        wide: Runtime,
+        narrow: Runtime,
+        observer: EngineObserver,
+        turns: Turns | None = None,
     ) -> None:
-        """`wide` is what it computes with while no other lane has anything to do, else `narrow`."""
-        self._number, self._scheduler, self._observer = number, scheduler, observer
+        """`wide` is what it computes with while no other lane has anything to do, else `narrow`.
+
+        `turns` are shared with the lanes of other engines; None: there are no others.
+        """
+        self._number, self._scheduler, self._observer, self._turns = number, scheduler, observer, turns
         self._wide, self._narrow = wide, narrow
         self._runner = Runner(narrow, scheduler.max_rows)
         self._rows = Rows(self._runner)
@@ -47,17 +58,25 @@ class Lane:
                 self.fail_all(ServiceError("the server failed while decoding; the request may be sent again."))
 
     def iteration(self) -> None:
-        self._admit()
+        admitted = self._admit()
         if self._jobs:
-            self._finish(self._step())
+            with self._turn():
+                if admitted:
+                    self._encode(admitted)
+                self._finish(self._step())
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._turns is None else self._turns.take(self._runner.threads)
 
     def replay(self, jobs: Sequence[Job], runtime: Runtime) -> None:
         """Decode jobs that were never queued, unobserved; only before the lane's loop has begun."""
         self._runner.set_runtime(runtime)
         self._jobs = list(jobs)
-        self._rows.add(jobs)
+        with self._turn():
+            self._rows.add(jobs)
         while self._jobs:
-            done = self._advance(self._rows.step())
+            with self._turn():
+                done = self._advance(self._rows.step())
             self._forget(done)
             for job in done:
                 job.complete(time.monotonic())
@@ -70,16 +89,16 @@ class Lane:
         for job in jobs:
             job.fail(CancelledError() if job.cancelled else error)
 
-    def _admit(self) -> None:
-        """Drop jobs that were cancelled or have expired, and encode those that are next."""
+    def _admit(self) -> list[Job]:
+        """Drop jobs that were cancelled or have expired, and take those that are next."""
         now = time.monotonic()
         self._drop([job for job in self._jobs if job.cancelled or job.expired(now)], now)
         for job in self._scheduler.expire(now):
             job.drop(now)
         admitted = self._scheduler.admit(self._number, MAX_SOURCE_TOKENS if self._jobs else MAX_SOURCE_TOKENS_IDLE)
         self._runner.set_runtime(self._wide if self._scheduler.alone(self._number) else self._narrow)
-        if admitted:
-            self._encode(admitted)
+        self._jobs += admitted
+        return admitted
 
     def _drop(self, jobs: list[Job], now: float) -> None:
         if not jobs:
@@ -91,7 +110,6 @@ class Lane:
 
     def _encode(self, jobs: list[Job]) -> None:
         """The sources of new jobs, together."""
-        self._jobs += jobs
         started = time.monotonic()
         self._rows.add(jobs)
         ended = time.monotonic()

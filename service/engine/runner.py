@@ -52,6 +52,10 @@ class Runner:
         self._top_logprobs = np.zeros(max_rows * self._max_top_k, np.float32)
         self._logprobs = np.zeros((max_rows, self._sizes.target_vocab), np.float32)
 
+    @property
+    def threads(self) -> int:
+        return self._runtime.threads
+
     def set_runtime(self, runtime: Runtime) -> None:
         """Go on with another number of threads; the KV cache stays."""
         self._runtime = runtime

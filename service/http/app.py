@@ -28,8 +28,9 @@ from service.http import chat, docs, native, openai
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
-from service.http.models import LoadEngine, ModelHolder
+from service.http.models import LoadEngine
 from service.http.record import Traffic
+from service.http.registry import Models
 from service.http.responses import JSONLine
 from service.http.route import body_model
 from service.http.validation import body_refusal
@@ -64,8 +65,7 @@ def create_app(
     """
     metrics = Metrics(registry or CollectorRegistry())
     metrics.build_info(version=VERSION, onnxruntime=_onnxruntime_version(), python=platform.python_version())
-    models = ModelHolder(load or _engine_loader(settings, metrics), metrics, settings.grace_seconds)
-    metrics.read_levels_from(models.engines, lambda: models.ready)
+    models = Models(settings, load or _engine_loader(settings, metrics, lambda: models.count), metrics)
     if engine is not None:
         models.put(engine)
 
@@ -107,24 +107,37 @@ def bundle_directory(settings: Settings) -> Path:
     return settings.bundle or DEFAULT_BUNDLE
 
 
-def _engine_loader(settings: Settings, metrics: Metrics) -> LoadEngine:
-    """The one place where HTTP meets the real engine; onnxruntime is imported while probes are answered already."""
+def _engine_loader(settings: Settings, metrics: Metrics, count: Callable[[], int]) -> LoadEngine:
+    """The one place where HTTP meets the real engine; onnxruntime is imported while probes are answered already.
+
+    `count` tells how many models there are, which share the processors and the memory.
+    """
+    turns: Any = None  # shared by the engines of several models
 
     def load(directory: Path | None) -> EngineInterface:
-        from service.engine.engine import Engine, EngineSettings
+        nonlocal turns
+        from service.engine.engine import Engine, EngineSettings, Turns, total_threads
 
         bundle = read_bundle(directory or bundle_directory(settings))
-        engine = Engine(bundle, EngineSettings.of(settings), metrics)
+        if settings.models is None:
+            engine = Engine(bundle, EngineSettings.of(settings), metrics.model(bundle.name))
+        else:
+            most = min(settings.max_loaded or count(), count())
+            engine_settings = EngineSettings.of(settings, memory_shares=most)
+            turns = turns or Turns(total_threads(engine_settings))
+            engine = Engine(bundle, engine_settings, metrics.model(bundle.directory.name), turns)
         engine.start()
         return engine
 
     return load
 
 
-async def _start(models: ModelHolder, on_failure: Callable[[Exception], None]) -> None:
+async def _start(models: Models, on_failure: Callable[[Exception], None]) -> None:
     try:
         await models.start()
     except Exception as error:
+        if models.draining:
+            return
         if not hasattr(error, "exit_code"):
             log.exception("the model could not be loaded")
         on_failure(error)

@@ -13,8 +13,7 @@ from service.engine.tasks import Generated, Hypothesis, NewTokens, TokenLogprobs
 from service.errors import DeadlineError
 from service.http.completion_plan import CompletionPlan, plan_completion
 from service.http.context import RequestContext
-from service.http.errors import UnknownModelError
-from service.http.models import ServedModel, plan_with
+from service.http.models import ServedModel
 from service.http.openai_schemas import CompletionRequest
 from service.http.planning import deadline
 from service.http.responses import Json, StreamedText, encode, encoded_response
@@ -43,12 +42,11 @@ async def answer_completion(
 ) -> Response:
     """`field` is what the texts are called in the request that was sent."""
     settings = context.settings
-    check_name(request.model, context.models.get())
     characters = sum(map(len, request.prompt))
-    served, plan = await plan_with(
-        context.models, characters, lambda served: plan_completion(request, served, settings, field)
-    )
     until = deadline(None, context.record.arrival, settings)
+    served, plan = await context.plan(
+        request.model, characters, until, lambda served: plan_completion(request, served, settings, field)
+    )
     completion = Completion(served, plan, request, context, shape)
     if request.stream:
         streams = TaskStreams(served.engine, plan.tasks, until, context.receive, field)
@@ -220,11 +218,6 @@ def _top_logprobs(served: ServedModel, recorded: TokenLogprobs, text: str, logpr
         found.setdefault(served.token_texts[index], other)
     found.setdefault(text, logprob)
     return found
-
-
-def check_name(name: str, served: ServedModel) -> None:
-    if name != served.name:
-        raise UnknownModelError(f"There is no model {name[:100]!r} here; there is {served.name!r}.", "model")
 
 
 def event(data: Any) -> bytes:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from service.http.models import ModelHolder
+from service.http.models import ServedModel
 from service.http.record import Record
+from service.http.registry import Models
 from service.http.submission import Receive
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tokenizer import LONG_TEXT
+
+Plan = TypeVar("Plan")
 
 
 @dataclass(frozen=True)
@@ -19,17 +25,39 @@ class AppState:
     """What the application is made of: `app.state.parts`."""
 
     settings: Settings
-    models: ModelHolder
+    models: Models
     metrics: Metrics
 
 
 @dataclass(slots=True)
 class RequestContext:
     settings: Settings
-    models: ModelHolder
+    models: Models
     metrics: Metrics
     record: Record
     receive: Receive  # tells of the client's disconnect
+
+    async def plan(
+        self, name: str | None, characters: int, deadline: float | None, plan: Callable[[ServedModel], Plan]
+    ) -> tuple[ServedModel, Plan]:
+        """The model of this name, loaded, and what `plan` makes with it; to be submitted without awaiting in between.
+
+        Tokenizing long texts runs in a thread, beside the event loop.
+        """
+        models = self.models
+        model = models.find(name)
+        self.record.model, model.last_used = model.name, self.record.arrival
+        while True:
+            served = model.available or await models.load(model, deadline, self.receive)
+            if characters <= LONG_TEXT:
+                return served, plan(served)
+            model.planning += 1
+            try:
+                planned = await asyncio.to_thread(plan, served)
+            finally:
+                model.planning -= 1
+            if model.served is served:  # not replaced meanwhile
+                return served, planned
 
 
 async def request_context(request: Request) -> RequestContext:

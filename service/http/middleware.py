@@ -90,7 +90,7 @@ class Middleware:
 
     def _end(self, record: Record, body: Body) -> None:
         seconds = time.monotonic() - record.arrival
-        self._metrics.request(record.endpoint, record.outcome, seconds)
+        self._metrics.request(record.endpoint, record.outcome, seconds, record.model)
         if log.isEnabledFor(logging.INFO):
             fields = {
                 "id": record.id,
@@ -101,6 +101,7 @@ class Middleware:
                 "request_bytes": body.size,
                 "answer_bytes": record.answer_bytes,
                 "ms": round(seconds * 1000, 3),
+                **({"model": record.model} if record.model else {}),
                 **record.facts,
             }
             log_request(log, fields)

@@ -1,23 +1,18 @@
-"""The model that is served now, and how another takes its place with no request dropped."""
+"""A model as requests see it: by its name, with an engine while it is loaded."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from export.bundle import BundleError
+from service.bundles import FoundBundle
 from service.engine.interface import EngineInterface
-from service.errors import InvalidFieldError, NotReadyError, StartError
-from service.hardware import memory_limit
+from service.errors import CancelledError, DeadlineError
 from service.http.defaults import usable_defaults
-from service.metrics import Metrics
-from service.tokenizer import LONG_TEXT
-
-log = logging.getLogger("attendant")
-Plan = TypeVar("Plan")
+from service.http.submission import DisconnectWatch, Receive
 
 LoadEngine = Callable[[Path | None], EngineInterface]  # a started engine of a bundle; None: the configured one
 
@@ -25,10 +20,11 @@ LoadEngine = Callable[[Path | None], EngineInterface]  # a started engine of a b
 class ServedModel:
     """An engine, with what every request asks of it looked up once."""
 
-    def __init__(self, engine: EngineInterface) -> None:
+    def __init__(self, engine: EngineInterface, name: str | None = None) -> None:
+        """`name` is how requests name it; None: by the bundle's own name."""
         self.engine = engine
         self.description = engine.description
-        self.name = self.description.model
+        self.name = name or self.description.model
         tokenizer = engine.target_tokenizer
         self.tokens = [tokenizer.token(index) for index in range(tokenizer.size)]
         self.token_texts = [tokenizer.text(index) for index in range(tokenizer.size)]
@@ -40,93 +36,75 @@ class ServedModel:
         self.forced_end = self.description.generation.get("forced_end") is True
 
 
-class ModelHolder:
-    """A request takes the model and submits to it without awaiting, so it never meets a model that was replaced."""
+class Model:
+    """A name that requests may give, and what it stands for. Used by the event loop's thread only."""
 
-    def __init__(self, load: LoadEngine, metrics: Metrics, grace: float) -> None:
-        self._load, self._metrics, self._grace = load, metrics, grace
-        self._served: ServedModel | None = None
-        self._reloading = asyncio.Lock()
-        self._closed: ServedModel | None = None
-        self._retired: dict[asyncio.Task[None], EngineInterface] = {}
-        self.draining = False
+    def __init__(self, bundle: FoundBundle | None = None) -> None:
+        """Without a bundle it is the configured one, whose name is known once it is loaded."""
+        self.bundle = bundle
+        self.name = "" if bundle is None else bundle.name
+        self.served: ServedModel | None = None
+        self.loading: asyncio.Task[None] | None = None
+        self.failure = None if bundle is None else bundle.problem  # of the last load, as a sentence
+        self.retry_at = 0.0  # a load that failed is not tried again before
+        self.last_used = 0.0
+        self.planning = 0  # requests that make tasks of long texts, and will submit them
+        self.leaving = False  # others wait for its place: it takes nothing new, and is unloaded once it is idle
+        self.removed = False  # by a reload
+        self._waiting: set[asyncio.Future[None]] = set()  # requests that wait for it to be loaded
 
     @property
-    def ready(self) -> bool:
-        return self._served is not None and not self.draining
+    def state(self) -> str:
+        if self.served is not None:
+            return "loaded"
+        if self.loading is not None:
+            return "loading"
+        return "unloaded" if self.failure is None else "failed"
 
-    def engines(self) -> list[EngineInterface]:
-        """Those that may still decode: the serving one, and those that it replaced."""
-        serving = [] if self._served is None else [self._served.engine]
-        return [*serving, *list(self._retired.values())]
+    @property
+    def available(self) -> ServedModel | None:
+        """What a request may be submitted to, without awaiting in between."""
+        return None if self.leaving else self.served
 
-    def get(self) -> ServedModel:
-        if self._served is None:
-            raise NotReadyError("The model is still being loaded; try again in a second.")
-        if self.draining:
-            raise NotReadyError("The service is stopping; send the request to another one.")
-        return self._served
+    @property
+    def wanted(self) -> bool:
+        return bool(self._waiting)
 
-    def put(self, engine: EngineInterface) -> ServedModel:
-        """Serve with this engine from now on."""
-        self._served = ServedModel(engine)
-        self._metrics.serving(self._served.description, memory_limit())
-        return self._served
+    @property
+    def idle(self) -> bool:
+        """Loaded, and no request has or is about to have anything in its queue or lanes."""
+        if self.served is None or self.planning or (self._waiting and not self.leaving):
+            return False
+        engine = self.served.engine
+        return (
+            not engine.count_waiting() and not engine.count_running()
+        )  # in this order: tasks go from one to the other
 
-    async def start(self) -> ServedModel:
-        """Load the configured bundle, beside an event loop that goes on."""
-        return self.put(await asyncio.to_thread(self._load, None))
+    async def wait(self, deadline: float | None, receive: Receive) -> None:
+        """Until something has changed; DeadlineError, CancelledError if the client leaves, or what `wake` was given."""
+        loop = asyncio.get_running_loop()
+        changed: asyncio.Future[None] = loop.create_future()
+        watch = DisconnectWatch(loop, receive, partial(_settle, changed, CancelledError()))
+        late = DeadlineError(
+            f"the deadline passed before the model {self.name!r} was loaded; raise timeout_ms, or try again later."
+        )
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        timer = None if seconds is None else loop.call_later(seconds, _settle, changed, late)
+        self._waiting.add(changed)
+        try:
+            await changed
+        finally:
+            self._waiting.discard(changed)
+            watch.stop()
+            if timer is not None:
+                timer.cancel()
 
-    async def reload(self, directory: Path | None) -> ServedModel:
-        """Load a bundle beside the running one, and swap; a bundle that is refused changes nothing."""
-        async with self._reloading:
-            old = self.get()
-            try:
-                engine = await asyncio.to_thread(self._load, directory)
-            except Exception as error:
-                self._metrics.reload("refused")
-                if not isinstance(error, BundleError | StartError):
-                    raise
-                log.error("reload refused, %s still serves: %s", old.name, error)
-                raise InvalidFieldError(
-                    f"The bundle is refused, and {old.name} still serves: {error}", "bundle"
-                ) from None
-            if self.draining:
-                await asyncio.to_thread(engine.close)
-                raise NotReadyError("The service is stopping; nothing was reloaded.")
-            served = self.put(engine)
-            self._metrics.reload("ok")
-            log.info("reloaded: %s in place of %s", served.name, old.name)
-            self._retire(old)
-            return served
-
-    def _retire(self, old: ServedModel) -> None:
-        task = asyncio.get_running_loop().create_task(asyncio.to_thread(old.engine.close, self._grace))
-        self._retired[task] = old.engine
-        task.add_done_callback(self._retired.pop)
-
-    def refuse(self) -> None:
-        """Take nothing new; what was accepted goes on."""
-        self.draining = True
-
-    async def close(self, grace: float) -> None:
-        """Take nothing new, finish what was accepted within `grace` seconds, and end every engine."""
-        self.refuse()
-        if self._served is not self._closed and self._served is not None:
-            self._closed = self._served
-            await asyncio.to_thread(self._served.engine.close, grace)
-        if self._retired:
-            await asyncio.wait(self._retired)
+    def wake(self, error: Exception | None = None) -> None:
+        """Let every request that waits look again, or fail."""
+        for changed in self._waiting:
+            _settle(changed, error)
 
 
-async def plan_with(
-    holder: ModelHolder, characters: int, plan: Callable[[ServedModel], Plan]
-) -> tuple[ServedModel, Plan]:
-    """The served model and what `plan` makes with it; tokenizing long texts runs in a thread, beside the event loop."""
-    while True:
-        served = holder.get()
-        if characters <= LONG_TEXT:
-            return served, plan(served)
-        planned = await asyncio.to_thread(plan, served)
-        if holder.get() is served:  # not replaced meanwhile
-            return served, planned
+def _settle(changed: asyncio.Future[None], error: Exception | None) -> None:
+    if not changed.done():
+        changed.set_result(None) if error is None else changed.set_exception(error)

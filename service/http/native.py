@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from service.engine.tasks import Distribution, Generate, Generated, NewTokens, Scored
 from service.http import schemas
 from service.http.context import Context, RequestContext
-from service.http.models import ServedModel, plan_with
+from service.http.models import ServedModel
+from service.http.openai_schemas import ModelListResponse
 from service.http.planning import deadline, plan_generate, plan_next_token, plan_score
 from service.http.responses import (
     Json,
@@ -21,6 +22,7 @@ from service.http.responses import (
     encoded_response,
     generate_content,
     info_response,
+    model_list_response,
     next_token_content,
     score_content,
 )
@@ -32,6 +34,7 @@ Responses = dict[int | str, dict[str, Any]]
 ERRORS = {
     400: "The body is not JSON, or not what its Content-Encoding says.",
     401: "The API key is missing or wrong.",
+    404: "There is no model of this name.",
     408: "The body was not sent in time.",
     413: "The body is too large.",
     415: "A Content-Encoding other than gzip and deflate.",
@@ -39,7 +42,7 @@ ERRORS = {
     429: "The queue is full; Retry-After says when to try again.",
     431: "The headers are too large.",
     500: "Something went wrong here; the message has the request's id.",
-    503: "Not ready, or stopping.",
+    503: "Not ready, stopping, or the model cannot be loaded.",
     504: "The deadline passed before anything could be answered.",
 }
 STREAMED = "JSON: of a `token` a TokenEvent, of `done` the whole answer, of `error` an ErrorResponse"
@@ -69,8 +72,10 @@ async def generate(request: schemas.GenerateRequest, context: Context) -> Respon
     """Decode one text or many: greedy, beam search or sampling; streaming."""
     settings = context.settings
     characters = sum(map(len, request.inputs))
-    served, tasks = await plan_with(context.models, characters, lambda served: plan_generate(request, served, settings))
     until = deadline(request.timeout_ms, context.record.arrival, settings)
+    served, tasks = await context.plan(
+        request.model, characters, until, lambda served: plan_generate(request, served, settings)
+    )
 
     def finish(outcomes: list[Outcome]) -> Json:
         return _finish_generate(context, request, served, tasks, outcomes)
@@ -87,14 +92,13 @@ async def generate(request: schemas.GenerateRequest, context: Context) -> Respon
 @direct.post("/v1/next-token", response_model=schemas.NextTokenResponse, responses=POST_ERRORS)
 async def next_token(request: schemas.NextTokenRequest, context: Context) -> Response:
     """The softmax over the next token, given a source and the beginning of a target."""
-    served, task = await plan_with(
-        context.models, len(request.source) + len(request.prefix), lambda served: plan_next_token(request, served)
-    )
     record = context.record
+    until = deadline(request.timeout_ms, record.arrival, context.settings)
+    characters = len(request.source) + len(request.prefix)
+    served, task = await context.plan(request.model, characters, until, lambda served: plan_next_token(request, served))
     record.facts |= {"source_tokens": len(task.source), "target_tokens": len(task.prefix)}
     if context.settings.log_texts:
         record.facts |= {"source": request.source, "prefix": request.prefix_tokens or request.prefix}
-    until = deadline(request.timeout_ms, record.arrival, context.settings)
     (outcome,) = await run_tasks(served.engine, [task], until, context.receive, "source")
     result = cast(Distribution, outcome)
     return await encoded_response(
@@ -106,34 +110,44 @@ async def next_token(request: schemas.NextTokenRequest, context: Context) -> Res
 @direct.post("/v1/score", response_model=schemas.ScoreResponse, responses=POST_ERRORS)
 async def score(request: schemas.ScoreRequest, context: Context) -> Response:
     """The log-probability of a given target, token by token."""
-    served, task = await plan_with(
-        context.models, len(request.source) + len(request.target), lambda served: plan_score(request, served)
-    )
     record = context.record
+    until = deadline(request.timeout_ms, record.arrival, context.settings)
+    characters = len(request.source) + len(request.target)
+    served, task = await context.plan(request.model, characters, until, lambda served: plan_score(request, served))
     record.facts |= {"source_tokens": len(task.source), "target_tokens": len(task.target) + 1}
     if context.settings.log_texts:
         record.facts |= {"source": request.source, "target": request.target}
-    until = deadline(request.timeout_ms, record.arrival, context.settings)
     (outcome,) = await run_tasks(served.engine, [task], until, context.receive, "source")
     result = cast(Scored, outcome)
     return await encoded_response(lambda: score_content(served, task.target, result), len(task.target))
 
 
-@router.get("/v1/info", responses=errors(401, 431, 500, 503))
-async def info(context: Context) -> schemas.InfoResponse:
-    """What is served, on what, and within which limits."""
-    return info_response(context.models.get(), context.settings)
+@router.get("/v1/info", responses=errors(401, 404, 422, 431, 500, 503))
+async def info(
+    context: Context,
+    model: Annotated[str | None, Query(description="a model's name; without it, the default one")] = None,
+) -> schemas.InfoResponse:
+    """What a model is, what computes it, and within which limits."""
+    return info_response(context.models.loaded(context.models.find(model)), context.settings)
 
 
 @admin.post(
     "/v1/reload",
     responses={**POST_ERRORS, 403: {"model": schemas.ErrorResponse, "description": FORBIDDEN}},
 )
-async def reload(context: Context, request: schemas.ReloadRequest | None = None) -> schemas.InfoResponse:
-    """Load, certify and swap in a bundle with no request dropped; needs an admin key."""
-    directory = request.bundle if request is not None else None
-    served = await context.models.reload(None if directory is None else Path(directory))
-    return info_response(served, context.settings)
+async def reload(
+    context: Context, request: schemas.ReloadRequest | None = None
+) -> schemas.InfoResponse | ModelListResponse:
+    """Load, certify and swap in bundles with no request dropped; needs an admin key.
+
+    The answer is that of /v1/info, or with several models that of /v1/models.
+    """
+    request = request or schemas.ReloadRequest()
+    models = context.models
+    model = await models.reload(None if request.bundle is None else Path(request.bundle), request.model)
+    if context.settings.models is not None or model is None:
+        return model_list_response(models)
+    return info_response(models.loaded(model), context.settings)
 
 
 @probes.get("/healthz", responses=errors(431))
@@ -144,8 +158,8 @@ async def healthz() -> schemas.StatusResponse:
 
 @probes.get("/readyz", responses=errors(431, 503))
 async def readyz(context: Context) -> schemas.StatusResponse:
-    """Ready: loaded, certified, warmed up, and not stopping."""
-    context.models.get()
+    """Ready: loaded, certified, warmed up, and not stopping; of several models, at least one."""
+    context.models.check_ready()
     return schemas.StatusResponse(status="ready")
 
 

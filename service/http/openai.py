@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from service.errors import InvalidFieldError, ServiceError
-from service.http.completion import answer_completion, check_name
+from service.http.completion import answer_completion
 from service.http.context import Context
 from service.http.errors import UnknownModelError
 from service.http.middleware import native_error
-from service.http.models import ServedModel
 from service.http.native import ERRORS, Responses
 from service.http.openai_schemas import (
     CompletionRequest,
@@ -22,7 +20,7 @@ from service.http.openai_schemas import (
     ModelResponse,
     OpenAIErrorResponse,
 )
-from service.http.responses import Json
+from service.http.responses import Json, model_list_response, model_response
 from service.http.route import DirectRoute
 from service.http.streaming import stream_declaration
 
@@ -30,7 +28,6 @@ DONE = b"data: [DONE]\n\n"
 FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 MODELS, COMPLETIONS, CHAT = "/v1/models", "/v1/completions", "/v1/chat/completions"
-CREATED = int(time.time())  # of the models, which have no date of their own
 STREAMED = "JSON: chunks as OpenAI sends them; the last is [DONE]"
 
 router = APIRouter()
@@ -53,29 +50,25 @@ def _errors(*statuses: int, **other: str) -> Responses:
     return {status: {"model": OpenAIErrorResponse, "description": text} for status, text in described.items()}
 
 
-NO_SUCH_MODEL = {"404": "There is no model of this name."}
 COMPLETION_ERRORS = _errors(
     *(status for status in ERRORS if status not in (400, 422)),
-    **NO_SUCH_MODEL,
     **{"400": "The body is not JSON, or a field is unknown, wrong or cannot be honoured."},
 )
 
 
 @router.get(MODELS, responses=_errors(401, 500, 503))
 async def list_models(context: Context) -> ModelListResponse:
-    """The model that is served, as OpenAI lists models."""
-    return ModelListResponse(object="list", data=[_model(context.models.get())])
+    """The models that are served, as OpenAI lists them."""
+    return model_list_response(context.models)
 
 
-@router.get(MODELS + "/{name:path}", responses=_errors(401, 500, 503, **NO_SUCH_MODEL))
+@router.get(MODELS + "/{name:path}", responses=_errors(401, 404, 500, 503))
 async def get_model(
     name: Annotated[str, Path(description="the model's name", min_length=1)], context: Context
 ) -> ModelResponse:
     """The model of this name."""
     context.record.endpoint = MODELS
-    served = context.models.get()
-    check_name(name, served)
-    return _model(served)
+    return model_response(context.models, context.models.find(name))
 
 
 @direct.post(
@@ -86,7 +79,3 @@ async def get_model(
 async def create_completion(request: CompletionRequest, context: Context) -> Response:
     """Targets for one prompt or many, as OpenAI completes them: the prompt is the source."""
     return await answer_completion(request, context)
-
-
-def _model(served: ServedModel) -> ModelResponse:
-    return ModelResponse(id=served.name, object="model", created=CREATED, owned_by="attendant")

@@ -11,6 +11,7 @@ from service.http.schemas import (
     LANGUAGE_TAKES,
     LARGEST_SEED,
     EarlyStopping,
+    LanguagesResponse,
     RequestModel,
     ResponseModel,
     Texts,
@@ -172,11 +173,16 @@ class ModelResponse(ResponseModel):
     object: str = value("model")
     created: int = value("Unix time", "s")
     owned_by: str = value("attendant")
+    default: bool = value("whether requests that name no model mean this one (an extension, as all below)")
+    state: str = value("loaded; loading; unloaded: a request loads it; failed: its bundle is refused")
+    reason: str | None = value("why its bundle is refused, as a sentence, or null")
+    sizes: dict[str, int] | None = value("of the vocabularies, layers and vectors; null where the bundle is refused")
+    languages: LanguagesResponse = value("that source_language and target_language take; none: a model of one pair")
 
 
 class ModelListResponse(ResponseModel):
     object: str = value("list")
-    data: list[ModelResponse] = value("the model that is served")
+    data: list[ModelResponse] = value("the models that are served, by name")
 
 
 class OpenAIErrorDetail(ResponseModel):

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import Scope
 
 from service.errors import ServiceError
-from service.metrics import ENDPOINTS, OUTCOMES
+from service.metrics import ENDPOINTS, NO_MODEL, OUTCOMES
 
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 ID_BYTES = 12
@@ -27,6 +27,7 @@ class Record:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.id = given.decode() if SANE_ID.fullmatch(given) else os.urandom(ID_BYTES).hex()
+        self.model = NO_MODEL  # the name of the one that is asked for, once it is known to be one
         self.status = 0  # 0: the response has not begun
         self.outcome = "ok"
         self.answer_bytes = 0

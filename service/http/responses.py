@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,9 @@ from attendant_version import VERSION
 from service.engine.distributions import top_tokens
 from service.engine.tasks import Distribution, Generate, Generated, Hypothesis, Ids, NewTokens, Scored, TokenLogprobs
 from service.errors import ServiceError
-from service.http.models import ServedModel
+from service.http.models import Model, ServedModel
+from service.http.openai_schemas import ModelListResponse, ModelResponse
+from service.http.registry import Models
 from service.http.schemas import InfoResponse, LanguagesResponse
 from service.http.submission import Outcome
 from service.languages import Languages
@@ -23,6 +26,7 @@ from service.settings import Settings
 
 Json = dict[str, Any]
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a byte-level tokenizer writes for half a character
+CREATED = int(time.time())  # of the models, which have no date of their own
 LONG_RESPONSE = 1000  # tokens, from which on building a response takes a millisecond or more
 
 log = logging.getLogger("attendant")
@@ -133,6 +137,7 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
         version=VERSION,
         model=served.name,
         bundle={
+            "name": described.model,
             "sizes": asdict(described.sizes),
             "variants": list(described.variants),
             "special_ids": dict(described.special_ids),
@@ -157,6 +162,30 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
             "timeout_ms": settings.timeout_ms,
         },
         certificate=asdict(described.certificate),
+    )
+
+
+def model_list_response(models: Models) -> ModelListResponse:
+    return ModelListResponse(object="list", data=[model_response(models, model) for model in models.list()])
+
+
+def model_response(models: Models, model: Model) -> ModelResponse:
+    sizes: Mapping[str, int] = {}
+    languages = Languages()
+    if model.served is not None:
+        sizes, languages = asdict(model.served.description.sizes), model.served.languages
+    elif model.bundle is not None:
+        sizes, languages = model.bundle.sizes, model.bundle.languages
+    return ModelResponse(
+        id=model.name,
+        object="model",
+        created=CREATED,
+        owned_by="attendant",
+        default=models.is_default(model),
+        state=model.state,
+        reason=model.failure,
+        sizes=dict(sizes) if sizes else None,
+        languages=languages_response(languages),
     )
 
 

@@ -74,6 +74,15 @@ TIMEOUT_TAKES = f"a whole number from 1 to {LONGEST_TIMEOUT_MS}, or null"
 TIMEOUT: dict[str, Any] = {"unit": "ms", "ge": 1, "le": LONGEST_TIMEOUT_MS}
 
 
+MODEL_TAKES = "the name of a model, or null"
+
+
+def model_option() -> Any:
+    return option(
+        None, "the model's name, as GET /v1/models tells it; null: the default one", MODEL_TAKES, min_length=1
+    )
+
+
 class GenerateRequest(RequestModel):
     """A model may have defaults of its own for what a request leaves out: GET /v1/info tells them."""
 
@@ -168,6 +177,7 @@ class GenerateRequest(RequestModel):
         **TIMEOUT,
     )
     stream: bool = option(False, "answer server-sent events, for one input", "true or false")
+    model: str | None = model_option()
 
 
 class NextTokenRequest(RequestModel):
@@ -198,6 +208,7 @@ class NextTokenRequest(RequestModel):
     timeout_ms: int | None = option(
         None, "from arrival; past it 504; null: the service's setting", TIMEOUT_TAKES, **TIMEOUT
     )
+    model: str | None = model_option()
 
 
 class ScoreRequest(RequestModel):
@@ -215,12 +226,14 @@ class ScoreRequest(RequestModel):
     timeout_ms: int | None = option(
         None, "from arrival; past it 504; null: the service's setting", TIMEOUT_TAKES, **TIMEOUT
     )
+    model: str | None = model_option()
 
 
 class ReloadRequest(RequestModel):
     bundle: str | None = option(
         None, "the directory to load; null: the configured one again", "a directory, or null", min_length=1
     )
+    model: str | None = option(None, "the only model to reload; null: all that have changed", MODEL_TAKES, min_length=1)
 
 
 class ErrorDetail(ResponseModel):
@@ -316,8 +329,8 @@ class LanguagesResponse(ResponseModel):
 
 class InfoResponse(ResponseModel):
     version: str = value("of attendant")
-    model: str = value("the bundle's name")
-    bundle: dict[str, Any] = value("its sizes, variants, special ids and what it was produced by")
+    model: str = value("the model's name")
+    bundle: dict[str, Any] = value("its own name, sizes, variants, special ids and what it was produced by")
     defaults: dict[str, Any] = value("of POST /v1/generate where the model has its own")
     languages: LanguagesResponse = value("that source_language and target_language take; none: a model of one pair")
     precision: str = value("the variant in use")

@@ -2,7 +2,7 @@
 
 SIGTERM, SIGINT    not ready any more; accepted requests finish within the grace period; then it exits
 the same again     it exits at once
-SIGHUP             reload the bundle; where it has a terminal, which tells so that it closes, stop as by SIGTERM
+SIGHUP             reload what has changed; where it has a terminal, which tells so that it closes, stop as by SIGTERM
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from fastapi import FastAPI
 from service.errors import ServiceError, StartError
 from service.http.app import create_app
 from service.http.connection import ConnectionLimits, protocol_class
-from service.http.models import LoadEngine, ModelHolder, ServedModel
+from service.http.models import LoadEngine
+from service.http.registry import Models
 from service.settings import Settings
 
 BACKLOG = 2048  # connections not accepted yet
@@ -61,8 +62,8 @@ class Server(uvicorn.Server):
         self.address = ""
 
     @property
-    def models(self) -> ModelHolder:
-        models: ModelHolder = self.app.state.parts.models
+    def models(self) -> Models:
+        models: Models = self.app.state.parts.models
         return models
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -106,7 +107,7 @@ class Server(uvicorn.Server):
             task.add_done_callback(self._reloads.discard)
         if self.models.ready and not self._announced:
             self._announced = True
-            self._announce(self._greeting(self.models.get()))
+            self._announce(f"Attendant listens on {self.address}: {self._greeting()}.")
         return await super().on_tick(counter)
 
     async def _drain(self) -> None:
@@ -120,7 +121,7 @@ class Server(uvicorn.Server):
 
     async def _reload_bundle(self) -> None:
         try:
-            await self.models.reload(None)
+            await self.models.reload()
         except ServiceError as error:
             log.error("reload: %s", error)
         except Exception:
@@ -132,13 +133,18 @@ class Server(uvicorn.Server):
     def _fail(self, error: Exception) -> None:
         self.failure, self.should_exit = error, True
 
-    def _greeting(self, served: ServedModel) -> str:
-        described = served.description
-        threads = "1 thread" if described.threads == 1 else f"{described.threads} threads"
-        return (
-            f"Attendant listens on {self.address}: model {served.name}, {described.precision} on "
-            f"{described.provider}, {threads}."
-        )
+    def _greeting(self) -> str:
+        """The models, and what computes those that are loaded."""
+        told = []
+        for model in self.models.list():
+            served = model.served
+            if served is None:
+                told.append(f"model {model.name}, {model.state}")
+                continue
+            described = served.description
+            threads = "1 thread" if described.threads == 1 else f"{described.threads} threads"
+            told.append(f"model {model.name}, {described.precision} on {described.provider}, {threads}")
+        return "; ".join(told)
 
 
 def has_terminal() -> bool:

@@ -1,0 +1,47 @@
+"""Turns of computation: the engines of a process share its processors, so that several models do not multiply threads.
+
+A lane takes a turn for each iteration, with as many threads as its graphs were loaded for. Turns are given in the order
+in which they were asked for, so no model waits longer than one iteration of each lane before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Turns:
+    def __init__(self, threads: int) -> None:
+        self.threads = threads  # that compute at any time, over all engines
+        self._free = threads
+        self._lock = threading.Lock()
+        self._asked: deque[tuple[int, threading.Event]] = deque()
+
+    @contextmanager
+    def take(self, threads: int) -> Iterator[None]:
+        """Wait for so many threads, and compute with them; more than there are is all of them."""
+        threads = min(threads, self.threads)
+        self._acquire(threads)
+        try:
+            yield
+        finally:
+            self._release(threads)
+
+    def _acquire(self, threads: int) -> None:
+        with self._lock:
+            if not self._asked and threads <= self._free:
+                self._free -= threads
+                return
+            given = threading.Event()
+            self._asked.append((threads, given))
+        given.wait()
+
+    def _release(self, threads: int) -> None:
+        with self._lock:
+            self._free += threads
+            while self._asked and self._asked[0][0] <= self._free:
+                wanted, given = self._asked.popleft()
+                self._free -= wanted
+                given.set()

@@ -1,0 +1,256 @@
+"""The models of the service by name: one bundle, or every bundle under a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from service.bundles import FoundBundle, find_bundles
+from service.engine.interface import EngineInterface
+from service.errors import InvalidFieldError, NotReadyError, StartError
+from service.hardware import memory_limit
+from service.http.errors import UnknownModelError
+from service.http.loading import Loader, cannot_load, sentence_of, stopping
+from service.http.models import LoadEngine, Model, ServedModel
+from service.http.submission import Receive
+from service.metrics import Metrics
+from service.settings import Settings
+
+DEFAULT = "default"  # the name of the model that is meant where none is named
+MOST_NAMES = 20  # told of in one sentence
+
+log = logging.getLogger("attendant")
+
+
+class Models:
+    """A request takes a model and submits to it without awaiting, so it never meets one that was replaced."""
+
+    def __init__(self, settings: Settings, load: LoadEngine, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._models: list[Model] = []
+        self._started = False  # the loads of the start have settled
+        self._reloading = asyncio.Lock()
+        self.draining = False
+        memory = memory_limit()
+        self._loader = Loader(
+            load,
+            lambda: self._models,
+            metrics,
+            grace=settings.grace_seconds,
+            memory=memory,
+            max_loaded=settings.max_loaded,
+        )
+        metrics.process(memory, lambda: self.ready)
+
+    @property
+    def ready(self) -> bool:
+        return self._started and not self.draining and any(model.state != "failed" for model in self._models)
+
+    @property
+    def count(self) -> int:
+        return len(self._models)
+
+    def check_ready(self) -> None:
+        """NotReadyError that says why it is not."""
+        self._check_open()
+        if not self.ready:
+            raise NotReadyError("No model can be loaded; GET /v1/models tells why.")
+
+    def list(self) -> Sequence[Model]:
+        """All that are known, by name."""
+        if not self._models or not self._models[0].name:
+            self._check_open()
+        return self._models
+
+    def is_default(self, model: Model) -> bool:
+        return model is self._default()
+
+    def find(self, name: str | None) -> Model:
+        """The model of a request that names it, or names none."""
+        self._check_open()
+        if name is None:
+            model = self._default()
+            if model is None:
+                sentence = f"This service has several models; name one in model: {self._names()}."
+                raise InvalidFieldError(sentence, "model")
+            return model
+        for model in self._models:
+            if model.name == name:
+                return model
+        raise self._unknown(name)
+
+    async def load(self, model: Model, deadline: float | None, receive: Receive) -> ServedModel:
+        """What a model is served with; loaded first, where it is not. It is there until the caller awaits."""
+        while (served := model.available) is None:
+            if model.removed:
+                raise self._unknown(model.name)
+            if model.failure is not None and time.monotonic() < model.retry_at:
+                raise cannot_load(model)
+            self._loader.want(model)
+            await model.wait(deadline, receive)
+        return served
+
+    def loaded(self, model: Model) -> ServedModel:
+        """What a model is served with, if it is loaded."""
+        if model.served is None:
+            raise NotReadyError(
+                f"The model {model.name!r} is {model.state}; what computes it is known once a request has loaded it."
+            )
+        return model.served
+
+    def put(self, engine: EngineInterface) -> None:
+        """Serve with this engine alone from now on."""
+        self._models = self._models or [Model()]
+        self._loader.put(self._models[0], engine)
+        self._started = True
+
+    async def start(self) -> None:
+        """Load what is to be loaded at the start, beside an event loop that goes on; raises if nothing can serve."""
+        if self._settings.models is None:
+            self._models = [Model()]
+            await self._loader.swap(self._models[0], None)
+        else:
+            found = await self._find_bundles(self._settings.models)
+            self._add([Model(bundle) for bundle in found])
+            if self._settings.default_model is not None and self._default() is None:
+                raise StartError(f"--default-model takes one of {self._names()}, not {self._settings.default_model!r}.")
+            await self._load_at_once(self._models)
+            if all(model.state == "failed" for model in self._models):
+                reasons = " ".join(f"{model.name}: {model.failure}" for model in self._models)
+                raise StartError(f"no bundle in {self._settings.models} can be served. {reasons}")
+        self._started = True
+
+    async def reload(self, directory: Path | None = None, name: str | None = None) -> Model | None:
+        """Take up what has changed; the model that was meant, or None if it was all of them.
+
+        A bundle that is refused is an InvalidFieldError, and what served before serves on.
+        """
+        async with self._reloading:
+            self._check_open()
+            if self._settings.models is None:
+                model = self.find(name)
+                await self._replace(model, directory, "bundle")
+                return model
+            if directory is not None:
+                sentence = f"bundle is for a service of one; put it into {self._settings.models}, and leave bundle out."
+                raise InvalidFieldError(sentence, "bundle")
+            known = None if name is None else self.find(name)
+            await self._take_up(self._settings.models, known)
+            return known
+
+    def refuse(self) -> None:
+        """Take nothing new; what was accepted goes on."""
+        self.draining = True
+
+    async def close(self, grace: float) -> None:
+        """Take nothing new, finish what was accepted within `grace` seconds, and end every engine."""
+        self.refuse()
+        await self._loader.close(grace)
+
+    async def _take_up(self, directory: Path, only: Model | None) -> None:
+        """Add, replace and remove models as the directory has it, or look at one of them alone."""
+        try:
+            found = {bundle.name: bundle for bundle in await self._find_bundles(directory)}
+        except StartError as error:
+            raise InvalidFieldError(f"Nothing was reloaded: {error}") from None
+        looked_at = self._models if only is None else [only]
+        for model in [model for model in looked_at if model.name not in found]:
+            self._remove(model)
+        changed = [
+            model
+            for model in looked_at
+            if not model.removed and (only or model.state == "failed" or _differs(model, found[model.name]))
+        ]
+        new = [] if only else [Model(found[name]) for name in found.keys() - {model.name for model in self._models}]
+        self._add(new)
+        refused = [sentence for model in changed if (sentence := await self._renew(model, found[model.name]))]
+        await self._load_at_once(new)
+        refused += [f"{model.name}: {model.failure}" for model in new if model.failure is not None]
+        if refused:
+            raise InvalidFieldError(f"Refused, and what served before serves on: {' '.join(refused)}", "model")
+
+    async def _renew(self, model: Model, bundle: FoundBundle) -> str | None:
+        """Another bundle for a model: in place of the loaded one, or for its next load. A sentence if it is refused."""
+        if model.served is None:
+            model.bundle, model.failure, model.retry_at = bundle, bundle.problem, 0.0
+            await self._load_at_once([model])
+            refused = model.failure
+        else:
+            try:
+                await self._replace(model, bundle.directory, "model")
+                model.bundle, refused = bundle, None
+            except InvalidFieldError as error:
+                refused = model.failure = error.message
+        return f"{model.name}: {refused}" if refused else None
+
+    async def _replace(self, model: Model, directory: Path | None, field: str) -> None:
+        """Swap another bundle in; InvalidFieldError if it is refused."""
+        old = model.name
+        try:
+            await self._loader.swap(model, directory)
+        except NotReadyError:
+            raise
+        except Exception as error:
+            self._metrics.model(old).reloaded("refused")
+            if field == "bundle" and not hasattr(error, "exit_code"):
+                raise
+            sentence = sentence_of(error)
+            log.error("reload refused, %s still serves: %s", old, sentence)
+            raise InvalidFieldError(f"The bundle is refused, and {old} still serves: {sentence}", field) from None
+        self._metrics.model(old).reloaded("ok")
+        log.info("reloaded: %s in place of %s", model.name, old)
+
+    def _add(self, models: Sequence[Model]) -> None:
+        self._models = sorted([*self._models, *models], key=lambda model: model.name)
+        for model in models:
+            self._loader.watch(model)
+            if model.failure is not None:
+                log.error("the model %s cannot be loaded: %s", model.name, model.failure)
+
+    def _remove(self, model: Model) -> None:
+        self._models = [other for other in self._models if other is not model]
+        model.removed = True
+        log.info("removed: %s", model.name)
+        model.wake()
+        served, model.served = model.served, None
+        if served is not None:
+            self._loader.retire(served)
+        else:
+            self._loader.forget(model.name)
+
+    async def _load_at_once(self, models: Sequence[Model]) -> None:
+        """Those that fit, the default model first; with --load lazy, none."""
+        if self._settings.load == "eager":
+            ordered = sorted(models, key=lambda model: not self.is_default(model))
+            await asyncio.gather(*(self._loader.want(model, evict=False) for model in ordered))
+
+    async def _find_bundles(self, directory: Path) -> Sequence[FoundBundle]:
+        return await asyncio.to_thread(find_bundles, directory, self._settings.precision)
+
+    def _default(self) -> Model | None:
+        if len(self._models) == 1 and self._settings.default_model is None:
+            return self._models[0]
+        wanted = self._settings.default_model or DEFAULT
+        return next((model for model in self._models if model.name == wanted), None)
+
+    def _check_open(self) -> None:
+        if not self._started:
+            raise NotReadyError("The model is still being loaded; try again in a second.")
+        if self.draining:
+            raise stopping()
+
+    def _unknown(self, name: str) -> UnknownModelError:
+        verb = "there is" if len(self._models) == 1 else "there are"
+        return UnknownModelError(f"There is no model {name[:100]!r} here; {verb} {self._names()}.", "model")
+
+    def _names(self) -> str:
+        names = [repr(model.name) for model in self._models]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        return ", ".join(names[:MOST_NAMES]) + more
+
+
+def _differs(model: Model, found: FoundBundle) -> bool:
+    return model.bundle is None or model.bundle.digest != found.digest
