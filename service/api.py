@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from export.bundle import BundleError
 from service.errors import DeadlineError, InvalidFieldError, NotReadyError, QueueFullError, StartError
@@ -108,6 +108,7 @@ class GenerateOptions(TextOptions, total=False):
     beam_size: int
     num_hypotheses: int
     length_penalty: float
+    early_stopping: bool | Literal["never"]
     max_length: int | None
     min_length: int
     repetition_penalty: float
