@@ -69,7 +69,8 @@ def test_options_reach_the_engine(chat: Chat) -> None:
     chat.ask(n=2, temperature=0.5, top_p=0.9, seed=7, max_completion_tokens=5)
     options = chat.service.engine.submitted[-1].options  # type: ignore[union-attr]
     assert (options.temperature, options.top_p, options.max_length) == (0.5, 0.9, 5)
-    assert len(chat.ask(n=3, extra_body={"beam_size": 4}).choices) == 3
+    assert len(chat.ask(n=3, extra_body={"beam_size": 4, "early_stopping": "never"}).choices) == 3
+    assert chat.service.engine.submitted[-1].options.early_stopping == "never"  # type: ignore[union-attr]
 
 
 def test_log_probabilities_are_those_of_a_completion(chat: Chat) -> None:
