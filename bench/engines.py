@@ -52,7 +52,7 @@ class OurEngine:
     def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
         from service.engine.tasks import Generate, Options
 
-        options = Options(beam_size=beam_size, max_length=length, min_length=length)
+        options = Options(beam_size=beam_size, max_length=length, min_length=length, early_stopping=True)
         tasks = [Generate(source=tuple(source), options=options) for source in sources]
         best = [outcome.hypotheses[0] for outcome in self.run(tasks)]
         return [Answer(hypothesis.ids, hypothesis.score if scores else 0.0) for hypothesis in best]

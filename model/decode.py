@@ -46,7 +46,7 @@ def decode_all(
     beam_size: int = 1,
     length_penalty: float = 1.0,
     max_length: int | None = None,
-    early_stopping: bool | str = True,
+    early_stopping: bool | str = False,
 ) -> list[list[int]]:
     """The best target of each source by a torch model (ids without start and end), in the order of the sources."""
     from model.stepper import TorchStepper  # torch is needed for torch models alone
@@ -61,7 +61,7 @@ def decode_sources(
     sources: list[list[int]],
     beam_size: int = 1,
     length_penalty: float = 1.0,
-    early_stopping: bool | str = True,
+    early_stopping: bool | str = False,
 ) -> list[list[int]]:
     """The best target of each source (ids without start and end), in the order of the sources."""
     results: list[list[int]] = [[] for _ in sources]

@@ -55,7 +55,7 @@ def beam(
     length_penalty: float = 1.0,
     num_hypotheses: int = 1,
     max_length: int | None = None,
-    early_stopping: bool | str = True,
+    early_stopping: bool | str = False,
 ) -> list[Hypothesis]:
     """The best hypotheses, best first."""
     limit = max_length or model.config.max_length

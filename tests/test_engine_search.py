@@ -122,6 +122,21 @@ def test_a_hypothesis_that_finishes_leaves_its_place_to_the_next_best() -> None:
     assert [live.ids for live in search.live] == [[3], [4]]
 
 
+@pytest.mark.parametrize(("early", "length"), [(False, 6), ("never", 6), (True, 2)])
+def test_only_early_stopping_loses_a_sure_answer_to_short_ones_that_finish_first(
+    early: EarlyStopping, length: int
+) -> None:
+    """The answer is 3 3 3 3 3 3; a hypothesis that leaves it ends at once."""
+
+    def sure(prefix: tuple[int, ...]) -> np.ndarray:
+        on_the_way = all(token == 3 for token in prefix) and len(prefix) < 6
+        probable = {3: 0.9, 4: 0.04, 5: 0.03, SPECIAL.eos: 0.02} if on_the_way else {SPECIAL.eos: 0.95, 3: 0.03}
+        return np.log(np.array([probable.get(token, 1e-3) for token in range(VOCABULARY)], np.float32))
+
+    best = generate(sure, beam_size=2, max_length=9, early_stopping=early)[0]
+    assert len(best.ids) == length
+
+
 def test_an_end_token_behind_the_first_beam_size_candidates_finishes_nothing() -> None:
     def third(_: tuple[int, ...]) -> np.ndarray:
         return np.log(np.array([1e-9, 1e-9, 0.2, 0.4, 0.3, 0.1], np.float32))

@@ -14,7 +14,7 @@ from tests.serving import Service, in_process
 GENERATION = {
     "beam_size": 4,
     "length_penalty": 0.5,
-    "early_stopping": False,
+    "early_stopping": True,
     "max_length": 12,
     "no_repeat_ngram_size": 3,
     "forced_end": True,
@@ -48,14 +48,14 @@ def options_of(service: Service, path: str = "/v1/generate", **body: Any) -> Opt
 def test_a_request_that_says_nothing_gets_the_models_defaults(service: Service, path: str) -> None:
     found = options_of(service, path)
     assert (found.beam_size, found.length_penalty, found.max_length, found.no_repeat_ngram_size) == (4, 0.5, 12, 3)
-    assert found.early_stopping is False
+    assert found.early_stopping is True
 
 
 def test_what_a_request_says_wins(service: Service) -> None:
     found = options_of(
-        service, beam_size=1, length_penalty=1.0, early_stopping=True, max_length=None, no_repeat_ngram_size=0
+        service, beam_size=1, length_penalty=1.0, early_stopping="never", max_length=None, no_repeat_ngram_size=0
     )
-    assert found == Options(max_length=20, forced_end=True)
+    assert found == Options(max_length=20, early_stopping="never", forced_end=True)
 
 
 def test_what_a_completion_says_wins(service: Service) -> None:

@@ -57,7 +57,7 @@ def test_defaults_are_the_contracts() -> None:
         "beam_size": 1,
         "num_hypotheses": 1,
         "length_penalty": 1.0,
-        "early_stopping": True,
+        "early_stopping": False,
         "max_length": None,
         "min_length": 0,
         "repetition_penalty": 1.0,

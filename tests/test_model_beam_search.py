@@ -145,7 +145,7 @@ def test_with_early_stopping_the_search_is_that_of_ctranslate2(peers: Peers, bea
             return_end_token=True,  # only then does its length count the end token
         )
         theirs = [[token for token in answer.hypotheses[0] if token != "</s>"] for answer in found]
-        ours = decode_all(peers.ours, peers.sources, beam_size, penalty, LIMIT)
+        ours = decode_all(peers.ours, peers.sources, beam_size, penalty, LIMIT, early_stopping=True)
         agreed += sum(
             [peers.tokens[i] for i in peers.foreign(ids)] == wanted for ids, wanted in zip(ours, theirs, strict=True)
         )

@@ -167,7 +167,7 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
         "--no-repeat-ngram-size",
         "3",
         "--early-stopping",
-        "false",
+        "never",
         "--target-prefix",
         "HH AA",
         "cat",
@@ -178,7 +178,7 @@ def test_flags_reach_the_engine(engine: FakeEngine, command: Callable[..., tuple
         min_length=2,
         max_length=9,
         length_penalty=0.5,
-        early_stopping=False,
+        early_stopping="never",
         repetition_penalty=1.5,
         no_repeat_ngram_size=3,
     )

@@ -28,7 +28,7 @@ class Options:
     length_penalty: float = 1.0  # score = sum of log-probabilities / length ** length_penalty
     # When beam_size have finished, the search is done (True), or done if no live one scores better now (False), or if
     # none ever can (never).
-    early_stopping: EarlyStopping = True
+    early_stopping: EarlyStopping = False
     max_length: int  # tokens of a hypothesis, its prefix and its end token included
     min_length: int = 0  # tokens before the end token may come
     forced_end: bool = False  # the last token of max_length is the end token, which costs nothing, as Marian has it

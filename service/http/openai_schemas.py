@@ -35,7 +35,7 @@ LENGTH_PENALTY: Any = option(
     ge=0,
     le=10,
 )
-EARLY_STOPPING: Any = option(True, f"{EARLY_STOPPING_ABOUT} (an extension)", 'true, false, "never" or null')
+EARLY_STOPPING: Any = option(False, f"{EARLY_STOPPING_ABOUT} (an extension)", 'true, false, "never" or null')
 MAX_TOKENS: Any = option(
     None,
     "of a choice, its end token included, and never more than the model's limit; null: that limit",

@@ -104,7 +104,7 @@ class GenerateRequest(RequestModel):
         ge=0,
         le=10,
     )
-    early_stopping: EarlyStopping = option(True, EARLY_STOPPING_ABOUT, 'true, false or "never"')
+    early_stopping: EarlyStopping = option(False, EARLY_STOPPING_ABOUT, 'true, false or "never"')
     max_length: int | None = option(
         None,
         "of a hypothesis, prefix and end token included; null: the model's limit",
