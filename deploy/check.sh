@@ -15,4 +15,5 @@ promtool test rules deploy/prometheus/alerts_test.yml
 compose --file docker-compose.yml config --quiet
 compose --file docker-compose.yml --profile gpu --profile train config --quiet
 BUNDLE=/bundle compose --file docker-compose.yml --file deploy/compose.bundle.yml --profile gpu config --quiet
-echo "docker-compose.yml, its profiles and the bundle's file: valid"
+MODELS=/models compose --file docker-compose.yml --file deploy/compose.models.yml --profile gpu config --quiet
+echo "docker-compose.yml, its profiles and the files of a bundle and of models: valid"

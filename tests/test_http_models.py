@@ -34,9 +34,12 @@ def test_a_request_is_answered_by_the_model_that_it_names(tmp_path: Path) -> Non
         assert service.client.get("/v1/info?model=a").json()["bundle"]["name"] == "bundle of a"
         for path, body in (("next-token", {"source": "cat"}), ("score", {"source": "cat", "target": "K"})):
             assert service.client.post(f"/v1/{path}", json={**body, "model": "b"}).status_code == 200
-        answer = service.client.post("/v1/completions", json={"prompt": "cat", "model": "b"})
-        assert answer.json()["model"] == "b"
-        assert len(service.engine("b").submitted) == 4
+        for path, body in (
+            ("completions", {"prompt": "cat"}),
+            ("chat/completions", {"messages": [{"role": "user", "content": "cat"}]}),
+        ):
+            assert service.client.post(f"/v1/{path}", json={**body, "model": "b"}).json()["model"] == "b"
+        assert len(service.engine("b").submitted) == 5
 
 
 @pytest.mark.parametrize(
@@ -433,8 +436,7 @@ def test_a_bundle_that_is_replaced_while_its_model_loads_is_the_one_that_serves(
         assert reloaded(service) == {"a": "loading"}
         service.loader.may_load.set()
         assert asked.result().status_code == 200
-        wait_for(lambda: service.states() == {"a": "loaded"} and len(service.loader.alive()) == 1)
-        assert service.loader.order == ["a", "a"]
+        wait_for(lambda: service.loader.order == ["a", "a"] and len(service.loader.alive()) == 1)
         assert reloaded(service) == {"a": "loaded"}
         assert service.loader.order == ["a", "a"]
 

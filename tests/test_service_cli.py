@@ -21,7 +21,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ATTENDANT_PORT", "ATTENDANT_HOST", "ATTENDANT_BUNDLE"):
+    for name in ("ATTENDANT_PORT", "ATTENDANT_HOST", "ATTENDANT_BUNDLE", "ATTENDANT_MODELS"):
         monkeypatch.delenv(name, raising=False)
 
 

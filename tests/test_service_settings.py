@@ -74,6 +74,32 @@ def test_all_problems_are_reported_at_once() -> None:
     assert len(caught.value.sentences) == 3
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"bundle": "a", "models": "b"}, r"--bundle and --models are both given; put the bundle among the models"),
+        ({"load": "lazy"}, r"--load is for several models; give their directory with --models"),
+        ({"max_loaded": "2"}, r"--max-loaded is for several models"),
+        ({"default_model": "a"}, r"--default-model is for several models"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence) as caught:
+        read_settings(given, {})
+    assert (caught.value.exit_code, len(caught.value.sentences)) == (2, 1)
+    with pytest.raises(SettingsError, match=sentence) as caught:
+        read_settings({}, {variable(name): value for name, value in given.items()})
+    assert caught.value.exit_code == 1
+
+
+def test_settings_of_several_models_are_read() -> None:
+    given = {"models": "some/where", "default_model": "a", "load": "lazy", "max_loaded": "2"}
+    found = read_settings(given, {})
+    assert (found.models, found.default_model, found.load, found.max_loaded) == (Path("some/where"), "a", "lazy", 2)
+    with pytest.raises(SettingsError, match=r"--default-model takes a text that is not empty"):
+        read_settings({**given, "default_model": " "}, {})
+
+
 def test_a_key_is_never_shown() -> None:
     assert "hush" not in repr(Settings(api_keys=("hush",), admin_keys=("hush",)))
     for name in ("ATTENDANT_API_KEYS", "ATTENDANT_ADMIN_KEYS"):

@@ -24,7 +24,7 @@ LOADED_BYTES = 2  # in memory for each byte of weights on disk: graphs of all th
 RETRY_SECONDS = 5.0  # between two loads of a model that cannot be loaded
 IDLE_INTERVAL = 0.02  # seconds between two looks for an idle model
 PATIENCE = 5.0  # seconds after which a busy model is made to leave, so that a load never waits for good
-MOST_THREADS = 64  # that load, and wait for the end of engines
+MOST_THREADS = 32  # that load, and wait for the end of engines
 
 log = logging.getLogger("attendant")
 
