@@ -64,11 +64,11 @@ class Loader:
         async with self._one_load:
             await self._load_into(model, directory)
 
-    def put(self, model: Model, engine: EngineInterface) -> None:
-        """Serve a model with this engine from now on; the one before ends once its requests are done."""
+    def put(self, model: Model, served: ServedModel) -> None:
+        """Serve a model with this from now on; the engine before ends once its requests are done."""
         old, name = model.served, model.name
-        served = model.served = ServedModel(engine, None if model.bundle is None else model.name)
-        model.name, model.failure, model.leaving = served.name, None, False
+        model.served, model.name = served, served.name
+        model.failure, model.leaving = None, False
         if old is not None:
             self.retire(old)
         if model.name != name:
@@ -136,16 +136,20 @@ class Loader:
         if self._closed:
             raise stopping()
         try:
-            engine = await self._in_thread(self._load, directory)
+            served = await self._in_thread(self._serve, directory, None if model.bundle is None else model.name)
         except Exception:
             if model.name:
                 self._metrics.model(model.name).loaded("failed")
             raise
         if self._closed or model.removed:
-            await self._in_thread(engine.close)
+            await self._in_thread(served.engine.close)
             raise stopping() if self._closed else NotReadyError(f"The model {model.name!r} was removed meanwhile.")
-        self.put(model, engine)
+        self.put(model, served)
         self._metrics.model(model.name).loaded("ok")
+
+    def _serve(self, directory: Path | None, name: str | None) -> ServedModel:
+        """In a thread: looking up a large vocabulary takes its time too."""
+        return ServedModel(self._load(directory), name)
 
     def note_failure(self, model: Model, error: Exception) -> ServiceError:
         """The state, the log and the requests that wait tell why it could not be loaded."""

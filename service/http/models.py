@@ -75,10 +75,8 @@ class Model:
         """Loaded, and no request has or is about to have anything in its queue or lanes."""
         if self.served is None or self.planning or (self._waiting and not self.leaving):
             return False
-        engine = self.served.engine
-        return (
-            not engine.count_waiting() and not engine.count_running()
-        )  # in this order: tasks go from one to the other
+        engine = self.served.engine  # asked in the order in which tasks go: the queue, then the lanes
+        return not engine.count_waiting() and not engine.count_running()
 
     async def wait(self, deadline: float | None, receive: Receive) -> None:
         """Until something has changed; DeadlineError, CancelledError if the client leaves, or what `wake` was given."""

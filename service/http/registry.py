@@ -104,7 +104,7 @@ class Models:
     def put(self, engine: EngineInterface) -> None:
         """Serve with this engine alone from now on."""
         self._models = self._models or [Model()]
-        self._loader.put(self._models[0], engine)
+        self._loader.put(self._models[0], ServedModel(engine))
         self._started = True
 
     async def start(self) -> None:
@@ -164,7 +164,8 @@ class Models:
             for model in looked_at
             if not model.removed and (only or model.state == "failed" or _differs(model, found[model.name]))
         ]
-        new = [] if only else [Model(found[name]) for name in found.keys() - {model.name for model in self._models}]
+        known = {model.name for model in self._models}
+        new = [] if only else [Model(bundle) for name, bundle in found.items() if name not in known]
         self._add(new)
         refused = [sentence for model in changed if (sentence := await self._renew(model, found[model.name]))]
         await self._load_at_once(new)
@@ -222,10 +223,11 @@ class Models:
             self._loader.forget(model.name)
 
     async def _load_at_once(self, models: Sequence[Model]) -> None:
-        """Those that fit, the default model first; with --load lazy, none."""
+        """Those that fit and are not known to be refused, the default model first; with --load lazy, none."""
         if self._settings.load == "eager":
             ordered = sorted(models, key=lambda model: not self.is_default(model))
-            await asyncio.gather(*(self._loader.want(model, evict=False) for model in ordered))
+            loads = [self._loader.want(model, evict=False) for model in ordered if model.failure is None]
+            await asyncio.gather(*loads)
 
     async def _find_bundles(self, directory: Path) -> Sequence[FoundBundle]:
         return await asyncio.to_thread(find_bundles, directory, self._settings.precision)
