@@ -13,7 +13,7 @@ from model.config import ModelConfig
 from model.importers import ctranslate2_file, text_models
 from model.importers.imported import ImportedModel, with_embeddings, with_positions
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, read_json
-from model.importers.vocabulary import ZEROS, Layout, Vocabulary, add_template, arrange
+from model.importers.vocabulary import ZEROS, Vocabulary, add_template, arrange_both
 
 ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
 NAMES_OF_ACTIVATIONS = {1: "gelu by tanh", 4: "gelu by sigmoid", 5: "tanh", 6: "sigmoid"}
@@ -67,7 +67,7 @@ def read(
     vocabularies = [_vocabulary(t, settings, text, zero) for t, text in zip(tokens, texts, strict=True)]
     problems.raise_if_any()
 
-    layouts = _layouts(vocabularies, texts)
+    layouts = arrange_both(vocabularies, texts)
     config = with_embeddings(config, weights, tables, layouts, output_bias)  # type: ignore[arg-type]
     config = with_positions(config, weights, *positions)  # type: ignore[arg-type]
     source, target = (text.backend(layout.names) for text, layout in zip(texts, layouts, strict=True))
@@ -234,11 +234,3 @@ def _vocabulary(tokens: list[str], settings: Settings, text: Any, zero: bool) ->
         end=end,
         control=frozenset(special),
     )
-
-
-def _layouts(vocabularies: list[Vocabulary], texts: list[Any]) -> tuple[Layout, Layout]:
-    first, second = vocabularies
-    if first == second:
-        layout = arrange(first, [*texts[0].pieces_of_text, *texts[1].pieces_of_text])
-        return layout, layout
-    return arrange(first, texts[0].pieces_of_text), arrange(second, texts[1].pieces_of_text)

@@ -16,7 +16,7 @@ from torch import Tensor
 from model.config import ModelConfig
 from model.importers.fairseq_names import layers_of, take_norm, take_stack
 from model.importers.imported import with_embeddings, with_positions
-from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, read_json
+from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json
 from model.importers.vocabulary import Layout
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -86,7 +86,7 @@ def read_tensors(path: Path, problems: Problems) -> tuple[dict[str, Tensor], str
         problems.add(f"{SAFE} and {PICKLED} are missing")
     except Exception as error:  # each reader raises its own kinds
         name = SAFE if (path / SAFE).exists() else PICKLED
-        problems.add(f"{name} cannot be read: {str(error).splitlines()[0][:200]}")
+        problems.add(f"{name} cannot be read: {first_line(error)}")
     return {}, ""
 
 

@@ -169,3 +169,9 @@ def read_json(path: Path, problems: Problems, optional: bool = False) -> dict[st
         problems.add(f"{path.name} holds no table")
         return {}
     return value
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, for a sentence of ours."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]

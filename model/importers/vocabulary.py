@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer as Backend
@@ -75,6 +76,15 @@ def arrange(vocabulary: Vocabulary, missing: Iterable[str] = ()) -> Layout:
     extra = [piece for piece in dict.fromkeys(missing) if piece not in seen]
     blocked = [PAD, BOS, *range(len(rows), len(rows) + len(extra))]
     return Layout(rows + [v.unk] * len(extra), names + extra, blocked)
+
+
+def arrange_both(vocabularies: Sequence[Vocabulary], texts: Sequence[Any]) -> tuple[Layout, Layout]:
+    """Of source and target with their text models; equal vocabularies share one layout."""
+    first, second = vocabularies
+    if first == second:
+        layout = arrange(first, [*texts[0].pieces_of_text, *texts[1].pieces_of_text])
+        return layout, layout
+    return arrange(first, texts[0].pieces_of_text), arrange(second, texts[1].pieces_of_text)
 
 
 def add_template(backend: Backend, before: Sequence[int], after: Sequence[int] = ()) -> None:
