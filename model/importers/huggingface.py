@@ -15,13 +15,13 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.importers.fairseq_names import layers_of, take_norm, take_stack
-from model.importers.imported import with_embeddings, with_positions
+from model.importers.imported import fold_sigmoid_gelu, with_embeddings, with_positions
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json
 from model.importers.vocabulary import Layout
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "quick_gelu": "silu"}
 # Our name of a generation default: theirs, and the values that say nothing.
 DEFAULTS = {
     "beam_size": "num_beams",
@@ -124,6 +124,8 @@ def take_body(d: Directory, prefix: str = "model.") -> tuple[ModelConfig, dict[s
             d.problems.add(f"{CONFIG}: {side}_layers is {layers}, and the weights have {found}")
         else:
             weights |= take_stack(d.tensors, prefix, side, layers, d_model, d_ff)
+    if s.values.get("activation_function") == "quick_gelu":
+        fold_sigmoid_gelu(weights)
     return config, weights
 
 

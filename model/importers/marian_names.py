@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.importers.problems import Settings, Tensors
+from model.importers.problems import Settings, Tensors, join
 
 
-def take_layers(tensors: Tensors, config: ModelConfig, norms: dict[str, str], scale: float) -> dict[str, Tensor]:
-    """Layers and norms under our names; `scale` goes into the input of each activation, and out of its output."""
+def take_layers(tensors: Tensors, config: ModelConfig, norms: dict[str, str]) -> dict[str, Tensor]:
+    """Layers and norms; `norms` are those of embeddings (emb) and after each stack (top)."""
     found: dict[str, Tensor | None] = {}
     d, suffix = config.d_model, "_pre" if config.norm == "pre" else ""
     for side, embedding, layers in (
@@ -25,8 +24,8 @@ def take_layers(tensors: Tensors, config: ModelConfig, norms: dict[str, str], sc
             for name, our_name in attentions.items():
                 found |= _attention(tensors, f"{theirs}_{name}", f"{ours}.{our_name}_attention", d)
                 found |= _norm(tensors, f"{theirs}_{name}_Wo", f"{ours}.{our_name}_residual.norm", d, suffix)
-            found |= _linear(tensors, f"{theirs}_ffn", "1", f"{ours}.feed_forward.widen", d, config.d_ff, scale, scale)
-            found |= _linear(tensors, f"{theirs}_ffn", "2", f"{ours}.feed_forward.narrow", config.d_ff, d, 1 / scale)
+            found |= _linear(tensors, f"{theirs}_ffn", "1", f"{ours}.feed_forward.widen", d, config.d_ff)
+            found |= _linear(tensors, f"{theirs}_ffn", "2", f"{ours}.feed_forward.narrow", config.d_ff, d)
             found |= _norm(tensors, f"{theirs}_ffn_ffn", f"{ours}.feed_residual.norm", d, suffix)
         if norms["emb"]:
             found |= _norm(tensors, f"{side}_emb", f"{embedding}.norm", d, "_pre")
@@ -36,21 +35,16 @@ def take_layers(tensors: Tensors, config: ModelConfig, norms: dict[str, str], sc
 
 
 def _attention(tensors: Tensors, theirs: str, ours: str, d: int) -> dict[str, Tensor | None]:
-    found = _linear(tensors, theirs, "o", f"{ours}.project_out", d, d)
     parts = [_linear(tensors, theirs, letter, "", d, d) for letter in "qkv"]
-    for leaf in (".weight", ".bias"):
-        values = [part[leaf] for part in parts if part[leaf] is not None]
-        found[f"{ours}.project_in{leaf}"] = torch.cat(values) if len(values) == len(parts) else None  # type: ignore[arg-type]
-    return found
+    found = {f"{ours}.project_in{leaf}": join(part[leaf] for part in parts) for leaf in (".weight", ".bias")}
+    return found | _linear(tensors, theirs, "o", f"{ours}.project_out", d, d)
 
 
-def _linear(
-    tensors: Tensors, theirs: str, name: str, ours: str, into: int, out: int, scale: float = 1.0, of_bias: float = 1.0
-) -> dict[str, Tensor | None]:
+def _linear(tensors: Tensors, theirs: str, name: str, ours: str, into: int, out: int) -> dict[str, Tensor | None]:
     weight, bias = tensors.get(f"{theirs}_W{name}", into, out), tensors.get(f"{theirs}_b{name}", 1, out)
     return {
-        f"{ours}.weight": None if weight is None else (weight.T * scale).contiguous(),
-        f"{ours}.bias": None if bias is None else bias[0] * of_bias,
+        f"{ours}.weight": None if weight is None else weight.T.contiguous(),
+        f"{ours}.bias": None if bias is None else bias[0],
     }
 
 

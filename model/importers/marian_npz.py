@@ -1,7 +1,7 @@
 """Marian's own files: the weights with their options (.npz), the decoder's options (.yml), vocabularies (.spm, .yml).
 
 Matrices are stored as (in, out). There is no padding: a target begins with a zero vector. Marian's GELU is
-x sigmoid(1.702 x), so 1.702 goes into the first matrix of a feed-forward, its inverse into the second, and it is SiLU.
+x sigmoid(1.702 x).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from model.config import ModelConfig
 from model.importers import marian_yaml, npz, sentencepiece, text_models
 from model.importers.huggingface import fairseq_sinusoids
-from model.importers.imported import ImportedModel, with_embeddings, with_positions
+from model.importers.imported import ImportedModel, fold_sigmoid_gelu, with_embeddings, with_positions
 from model.importers.marian import tokens_by_id
 from model.importers.marian_names import take_layers, take_tables
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json
@@ -24,7 +24,6 @@ from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange
 
 OPTIONS = "special:model.yml"  # a text among the arrays
 POSITIONS = 512  # of sinusoids, which end nowhere in Marian
-SIGMOID_GELU = 1.702
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "silu"}
 SIDES = ("source", "target")
 LANGUAGE = (">>", "<<")
@@ -214,7 +213,6 @@ def _body(s: Settings, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]
             problems.add(f"{s.name}: transformer-postprocess-{name} is {norms[name]!r:.20}; '' and 'n' are supported")
     if norm == "pre" and norms["top"] != "n":
         problems.add("it is pre-norm without a norm after each stack (transformer-postprocess-top n)")
-    activation = s.values.get("transformer-ffn-activation", "swish")
     config = ModelConfig(
         d_model=d_model,
         d_ff=d_ff,
@@ -231,7 +229,10 @@ def _body(s: Settings, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]
         ff_dropout=0.0,
     )
     problems.raise_if_any()
-    return config, take_layers(tensors, config, norms, SIGMOID_GELU if activation == "gelu" else 1.0)
+    weights = take_layers(tensors, config, norms)
+    if s.values.get("transformer-ffn-activation") == "gelu":
+        fold_sigmoid_gelu(weights)
+    return config, weights
 
 
 def _vocabulary(file: Path, text: Any, size: int, problems: Problems) -> Vocabulary:

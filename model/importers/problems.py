@@ -130,7 +130,7 @@ class Tensors:
     def joined(self, names: Iterable[str], *shape: int) -> Tensor | None:
         """Several of one shape, one below the other."""
         parts = [self.get(name, *shape) for name in names]
-        return None if any(part is None for part in parts) else torch.cat([p for p in parts if p is not None])
+        return join(parts)
 
     def ignore(self, pattern: str) -> None:
         self._used |= {name for name in self.tensors if re.fullmatch(pattern, name)}
@@ -145,6 +145,12 @@ class Tensors:
         """How many layers there are, by names that match a pattern with the number as its group."""
         matches = (re.match(pattern, name) for name in self.tensors)
         return max((int(match[1]) + 1 for match in matches if match and len(match[1]) < 6), default=0)
+
+
+def join(parts: Iterable[Tensor | None]) -> Tensor | None:
+    """One below the other, or None where one is missing."""
+    parts = list(parts)
+    return None if any(part is None for part in parts) else torch.cat([part for part in parts if part is not None])
 
 
 def read_json(path: Path, problems: Problems, optional: bool = False) -> dict[str, Any]:

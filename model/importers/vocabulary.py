@@ -42,11 +42,13 @@ class Layout:
         return len(self.rows)
 
     def id_of(self, foreign: int) -> int:
-        """Our id of another framework's token; of its end or unknown token, and not of the start that copies it."""
+        """Our id of another framework's token: the start's only where no other token has its row."""
         for special in (UNK, EOS):
             if foreign == self.rows[special]:
                 return special
-        return self.rows.index(foreign, len(SPECIAL_TOKENS))
+        if foreign in self.rows[len(SPECIAL_TOKENS) :]:
+            return self.rows.index(foreign, len(SPECIAL_TOKENS))
+        return self.rows.index(foreign)
 
     def table(self, matrix: Tensor) -> Tensor:
         """(V, ...) of the other framework -> (size, ...) in our order."""
