@@ -165,7 +165,9 @@ def test_a_source_without_an_end_is_exported_and_served_as_torch_decodes_it(
     save(tmp_path / "model", spm, CASES[0][0], **CASES[0][1])
     run, bundle = str(tmp_path / "run"), str(tmp_path / "bundle")
     assert main(["import", "ctranslate2", str(tmp_path / "model"), "--sentencepiece", str(spm), "--out", run]) == 0
-    assert main(["export", run, "--out", bundle, "--precision", "fp32"]) == 0
+    (tmp_path / "samples.tsv").write_text("".join(f"{text}\tthe\n" for text in sentences(6)))
+    samples = ["--samples", str(tmp_path / "samples.tsv")]
+    assert main(["export", run, "--out", bundle, "--precision", "fp32", *samples]) == 0
     imported = importer.read(tmp_path / "model", sentencepiece=spm)
     texts = sentences(5, seed=4)
     wanted = decode_all(imported.load(), [imported.source.encode(text).ids for text in texts], max_length=20)
