@@ -103,8 +103,12 @@ def compare(imported: ImportedModel, oracle: Any, ids: dict[str, int], encode: A
 
 @pytest.fixture(scope="module")
 def m2m_directory(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, dict[str, int]]:
-    """As M2M-100 has it: a vocabulary of its own order, languages after it, and rows that no token uses."""
     path = tmp_path_factory.mktemp("m2m") / "model"
+    return path, *make_m2m(path)
+
+
+def make_m2m(path: Path) -> tuple[Any, dict[str, int]]:
+    """As M2M-100 has it: a vocabulary of its own order, languages after it, and rows that no token uses."""
     path.mkdir()
     train_spm(path / "sentencepiece.bpe.model", WORDS, kind="bpe")
     tokens = [*SPECIAL, *sorted(pieces_of(path / "sentencepiece.bpe.model"))]
@@ -113,7 +117,7 @@ def m2m_directory(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, 
     (path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": languages}))
     config = transformers.M2M100Config(vocab_size=len(tokens) + 5, activation_function="relu", **SHAPE)
     oracle = save(path, transformers.M2M100ForConditionalGeneration(config))
-    return path, oracle, {token: i for i, token in enumerate([*tokens, *languages])}
+    return oracle, {token: i for i, token in enumerate([*tokens, *languages])}
 
 
 def with_codes(ids: dict[str, int], size: int) -> dict[str, int]:

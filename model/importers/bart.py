@@ -120,6 +120,8 @@ def _bytes(d: hf.Directory) -> ByteLevel | None:
     if not all(isinstance(row, list) and len(row) == 2 and all(isinstance(p, str) for p in row) for row in rows):
         d.problems.add("a line of merges.txt is not two pieces")
         return None
+    if not rows and vocabulary:
+        d.problems.add("there are no merges of byte pairs: merges.txt is missing or empty")
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     if vocabulary and not alphabet <= vocabulary.keys():
         d.problems.add(

@@ -22,6 +22,7 @@ from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
 SIGMOID_GELU = 1.702  # the factor in x sigmoid(1.702 x)
+LARGEST_DEFAULT = 10**6
 NEVER = -30_000.0  # an output bias that leaves a class no probability, and that f16 holds
 
 
@@ -130,3 +131,8 @@ def fold_sigmoid_gelu(weights: dict[str, Tensor]) -> None:
             weights[name] = weights[name] * SIGMOID_GELU
         elif name.endswith(".feed_forward.narrow.weight"):
             weights[name] = weights[name] / SIGMOID_GELU
+
+
+def is_default(value: Any) -> bool:
+    """Whether a number can be some default of a request: finite, and of a size that makes sense."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_DEFAULT

@@ -16,7 +16,7 @@ from torch import Tensor
 from model.config import ModelConfig
 from model.importers import marian_yaml, npz, sentencepiece, text_models
 from model.importers.huggingface import fairseq_sinusoids
-from model.importers.imported import ImportedModel, fold_sigmoid_gelu, with_embeddings, with_positions
+from model.importers.imported import ImportedModel, fold_sigmoid_gelu, is_default, with_embeddings, with_positions
 from model.importers.marian import tokens_by_id
 from model.importers.marian_names import take_layers, take_tables
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json
@@ -279,9 +279,8 @@ def _languages(codes: dict[str, int], layout: Layout, target_language: str | Non
 def _generation(decoder: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for ours, theirs in (("beam_size", "beam-size"), ("length_penalty", "normalize")):
-        value = decoder.get(theirs)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found[ours] = value
+        if is_default(decoder.get(theirs)):
+            found[ours] = decoder[theirs]
     return found
 
 

@@ -73,11 +73,13 @@ class Settings:
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.values.get(name)
+        if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
+            self.problems.add(f"{self.name}: {name} is {value!r:.60}, not true or false")
         return default if value is None else bool(value)
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
         value = self.values.get(name, default)
-        if value in choices:
+        if isinstance(value, str) and value in choices:
             return choices[value]
         self.problems.add(f"{self.name}: {name} is {value!r:.60}; it takes one of {', '.join(choices)}")
         return next(iter(choices.values()))

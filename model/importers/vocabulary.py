@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 from torch import Tensor
 
+from model.importers.problems import Problems
 from model.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 
 ZEROS = -1  # in place of a row: there is none, and its embedding is zero
@@ -55,6 +56,20 @@ class Layout:
         zero = torch.zeros_like(matrix[:1])
         index = torch.tensor([row if row != ZEROS else len(matrix) for row in self.rows])
         return torch.cat([matrix, zero])[index]
+
+
+def ids_of(entries: Mapping[str, Any], name: str, problems: Problems) -> dict[int, str]:
+    """A table of token: id the other way round; `name` is the file's."""
+    found: dict[int, str] = {}
+    for token, index in entries.items():
+        if not isinstance(index, int) or isinstance(index, bool):
+            problems.add(f"{name}: {token!r:.40} has the id {index!r:.40}, which is no whole number")
+            break
+        if index in found:
+            problems.add(f"{name}: {token!r:.40} and {found[index]!r:.40} have the same id, {index!r:.40}")
+            break
+        found[index] = token
+    return found
 
 
 def arrange(vocabulary: Vocabulary, missing: Iterable[str] = ()) -> Layout:
