@@ -13,6 +13,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from attendant import main
 from export.bundle import read_bundle
 from export.convert import convert
 from model.importers import bart, m2m
@@ -300,3 +301,27 @@ def test_an_exported_m2m_begins_in_the_target_language_as_torch_does(m2m_directo
     for found, ids in zip(engine.run(tasks), wanted, strict=True):
         assert isinstance(found, Generated)
         assert list(found.hypotheses[0].ids) == ids[:12]
+
+
+def test_a_run_and_its_bundle_are_evaluated_in_the_language_of_the_import(
+    m2m_directory: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _, _ = m2m_directory
+    imported = m2m.read(path, source_language="en", target_language="fr")
+    imported.write(tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("export.convert.verify", lambda *_: [])  # its proof is tested elsewhere, and slow
+        convert(tmp_path / "run", tmp_path / "bundle", "m2m", variants=("fp32",))
+    sources = [encoding.ids for encoding in imported.source.encode_batch(sentences(20))]
+    answers = greedy_after(imported.load(), sources, imported.generation["target_prefix"])
+    targets = [imported.target.decode(ids, skip_special_tokens=False) for ids in answers]
+    pairs = {a: b for a, b in zip(sentences(20), targets, strict=True) if b.strip()}
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs.items()), encoding="utf-8")
+    for model in ("run", "bundle"):
+        report = tmp_path / f"{model}.json"
+        arguments = [str(tmp_path / model), "--data", str(tmp_path / "pairs.tsv"), "--json", str(report)]
+        assert main(["evaluate", *arguments]) == 0
+        assert json.loads(report.read_text())["sequence_error_rate"] == 0
+    m2m.read(path).write(tmp_path / "any")
+    assert main(["evaluate", str(tmp_path / "any"), "--data", str(tmp_path / "pairs.tsv")]) == 2
+    assert "several source languages, and its import named none" in capsys.readouterr().err
