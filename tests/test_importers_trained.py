@@ -91,7 +91,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImportedModel, An
     return marian.read(path), model, ids, encode("source", sentences(SOURCES, seed=9))
 
 
-@pytest.mark.parametrize("beam_size", [1])
+@pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_trained_marian_decodes_as_in_its_own_library(trained: Any, beam_size: int) -> None:
     imported, oracle, ids, sources = trained
     pad = oracle.config.pad_token_id
