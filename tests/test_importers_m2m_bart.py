@@ -355,3 +355,40 @@ def test_a_run_and_its_bundle_are_evaluated_in_the_language_of_the_import(
     m2m.read(path).write(tmp_path / "any")
     assert main(["evaluate", str(tmp_path / "any"), "--data", str(tmp_path / "pairs.tsv")]) == 2
     assert "several source languages, and its import named none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("with_spm", [False, True])
+def test_nllb_tokens_and_log_probabilities_are_those_of_transformers(tmp_path: Path, with_spm: bool) -> None:
+    """Its vocabulary is that of tokenizer.json, with or without the SentencePiece file beside it."""
+    languages = ["eng_Latn", "fra_Latn"]
+    (tmp_path / "spm").mkdir()
+    spm = train_spm(tmp_path / "spm" / "sentencepiece.bpe.model", WORDS, kind="bpe")
+    tokenizer = transformers.NllbTokenizer.from_pretrained(str(spm.parent), extra_special_tokens=languages)
+    tokenizer.src_lang = "eng_Latn"
+    path = tmp_path / "nllb"
+    tokenizer.save_pretrained(path)
+    if with_spm:
+        (path / spm.name).write_bytes(spm.read_bytes())
+    config = transformers.M2M100Config(
+        vocab_size=len(tokenizer), activation_function="relu", scale_embedding=True, **SHAPE
+    )
+    oracle = save(path, transformers.M2M100ForConditionalGeneration(config))
+    imported = m2m.read(path, source_language="eng_Latn", target_language="fra_Latn")
+    ids = tokenizer.get_vocab()
+    compare(imported, oracle, ids, lambda text: tokenizer(text).input_ids, [2, ids["fra_Latn"]])
+    assert imported.target.decode(imported.target.encode("the of they").ids) == "the of they"
+
+
+def test_a_tokenizer_json_of_another_kind_is_refused_by_name(m2m_directory: Any, tmp_path: Path) -> None:
+    for file in m2m_directory[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    for model, why in (
+        ({"type": "WordPiece", "vocab": {"a": 0}}, "a model of type 'WordPiece'"),
+        ({"type": "BPE", "vocab": {"▁a": 0}, "merges": [["▁"]]}, "a merge is not two pieces"),
+        ({"type": "BPE", "vocab": {"▁a": 0}, "merges": []}, "has no merges"),
+        ({"type": "Unigram", "vocab": [["▁a", 0.0]], "byte_fallback": True}, "byte_fallback"),
+    ):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+        with pytest.raises(ImportRefusedError, match=why):
+            m2m.read(tmp_path)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+from model.importers import sentencepiece, tokenizer_json
 from model.importers.huggingface import Directory
 from model.importers.problems import Problems, read_json
 from model.importers.sentencepiece import CONTROL, UNKNOWN, SentencePiece
+from model.importers.tokenizer_json import TokenizerJson
 from model.importers.vocabulary import ids_of
 
-SPM = "sentencepiece.bpe.model"
+SPM, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
 FAIRSEQ_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 LANGUAGE = re.compile(r"__([a-z]+)__|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")  # __fr__, fr_XX, fra_Latn
 
 
-def read_tokens(d: Directory, spm: SentencePiece, size: int) -> list[str]:
+def read_tokens(d: Directory, text: SentencePiece | TokenizerJson, size: int) -> list[str]:
     """The tokens of a model with `size` rows: of tokenizer.json, else of vocab.json, else fairseq's order of pieces."""
-    if (d.path / "tokenizer.json").exists():
-        found = _of_tokenizer_json(read_json(d.path / "tokenizer.json", d.problems), d.problems)
+    if (d.path / TOKENIZER).exists():
+        found = _of_tokenizer_json(read_json(d.path / TOKENIZER, d.problems), d.problems)
     elif (d.path / "vocab.json").exists():
         found = ids_of(read_json(d.path / "vocab.json", d.problems), "vocab.json", d.problems)
     else:
-        pieces = [text for text, _, kind in spm.pieces if kind not in (CONTROL, UNKNOWN)]
+        assert isinstance(text, SentencePiece)  # since there is no tokenizer.json
+        pieces = [piece for piece, _, kind in text.pieces if kind not in (CONTROL, UNKNOWN)]
         found = dict(enumerate([*FAIRSEQ_SPECIAL, *pieces]))
     if not any(LANGUAGE.fullmatch(token) for token in found.values()):
         found |= dict(enumerate(_listed(d), start=max(found, default=-1) + 1))
@@ -30,6 +34,17 @@ def read_tokens(d: Directory, spm: SentencePiece, size: int) -> list[str]:
         d.problems.add(f"the token {found[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
     size = min(size, 2**22)
     return [found.get(i, f"<unused {i}>") for i in range(size)]
+
+
+def read_text(path: Path, problems: Problems) -> SentencePiece | TokenizerJson | None:
+    """How a directory's texts are cut: its SentencePiece file, or where it has none its tokenizer.json."""
+    if not (path / SPM).exists() and (path / TOKENIZER).exists():
+        return tokenizer_json.read(path / TOKENIZER, problems)
+    return sentencepiece.read(path / SPM, problems)
+
+
+def spm_files(path: Path) -> dict[str, Path]:
+    return dict.fromkeys(("source", "target"), path / SPM) if (path / SPM).exists() else {}
 
 
 def languages_of(tokens: list[str]) -> dict[str, int]:
