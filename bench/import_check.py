@@ -24,8 +24,8 @@ from model.tokenizer import UNK
 
 PACKAGE, MODELS = "detransliterator==0.0.2", ("latin2nqo_001.35", "latin2nqo_001.38")
 ASSETS = "detransliterator/assets"
-SAMPLES, SCORED, TOGETHER = 100, 60, 8  # lines to calibrate and prove with; lines to score; inputs of a request
-LONGEST = 25  # words of a line
+SAMPLES, SCORED, TOGETHER = 60, 100, 8  # lines to calibrate and prove with; lines to score; inputs of a request
+LONGEST = 12  # words of a line
 
 
 COLUMNS = ("sequence_error_rate", "token_error_rate", "bleu", "chrf")

@@ -90,6 +90,7 @@ def read(
         {"format": "ctranslate2", "name": path.resolve().name},
         spm={side: file for side, file in zip(("source", "target"), spm, strict=True) if file},
     )
+    model.notes += text_models.hints(texts[0], tokens[0])
     if held.turned_back:
         kinds = " and ".join(sorted(held.turned_back))
         model.provenance["turned_back"] = sorted(held.turned_back)

@@ -71,6 +71,7 @@ def read(
         _generation(held),
         spm={"source": sentencepiece, "target": sentencepiece} if sentencepiece else {},
     )
+    model.notes += text_models.hints(text, dictionaries[0])
     model.check(problems)
     problems.raise_if_any()
     return model

@@ -99,6 +99,7 @@ def read(
         _notes(decoder, languages, target_language),
         {side: file for side, file in zip(SIDES, spm, strict=True) if file},
     )
+    model.notes += text_models.hints(texts[0], vocabularies[0].tokens)
     model.check(problems)
     problems.raise_if_any()
     return model
