@@ -216,9 +216,9 @@ def test_vocabularies_are_read_as_marian_writes_them() -> None:
     assert list(found.values()) == list(range(8))
 
 
-@pytest.mark.parametrize("changes", [{"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}])
-def test_all_that_does_not_fit_is_said_at_once(opus: Any, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_all_that_does_not_fit_is_said_at_once(opus: Any, tmp_path: Path) -> None:
     path, oracle, _ = opus
+    changes: dict[str, Any] = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}
     changes |= {
         "transformer-postprocess": "dhn",
         "transformer-ffn-activation": "tanh",
@@ -242,7 +242,8 @@ def test_all_that_does_not_fit_is_said_at_once(opus: Any, tmp_path: Path, change
             {"transformer-postprocess-top": "", "transformer-preprocess": "n", "transformer-postprocess": "da"},
             "without a norm after",
         ),
-        ({"enc-depth": 10**9, "dim-emb": 10**9}, "enc-depth is 1000000000(.|\n)*|dim-emb is 1000000000"),
+        ({"enc-depth": 10**9}, "enc-depth is 1000000000"),
+        ({"dim-emb": 10**12}, "dim-emb is 1000000000000"),
         ({"enc-depth": 3}, "encoder_l3_self_Wq is missing"),
         ({"enc-depth": 1}, "more than 1 layers"),
     ],
