@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ from model.tokenizer import UNK
 
 PACKAGE, MODELS = "detransliterator==0.0.2", ("latin2nqo_001.35", "latin2nqo_001.38")
 ASSETS = "detransliterator/assets"
-SAMPLES, SCORED, TOGETHER = 100, 60, 8  # lines to calibrate and prove with; lines to score; inputs of a request
-LONGEST = 25  # words of a line
+SAMPLES, SCORED, TOGETHER = 60, 100, 8  # lines to calibrate and prove with; lines to score; inputs of a request
+LONGEST = 12  # words of a line
 
 
-def run(out: Path, model: str, precision: str) -> dict[str, Any]:
-    """Import, export, serve and score one of the models."""
+COLUMNS = ("sequence_error_rate", "token_error_rate", "bleu", "chrf")
+
+
+def run(out: Path, model: str, precisions: list[str]) -> Iterator[str]:
+    """Import, export, serve and score one of the models: a line of the table for each precision."""
     data, work = out / ASSETS / model / "data", out / model
     work.mkdir(parents=True, exist_ok=True)
     checkpoint = out / ASSETS / model / "checkpoints/checkpoint_best.pt"
@@ -53,18 +57,18 @@ def run(out: Path, model: str, precision: str) -> dict[str, Any]:
         if UNK not in trained.source.encode(pair[0]) and len(pair[0].split()) <= LONGEST
     ]
     (work / "samples.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs[:SAMPLES]), encoding="utf-8")
-    attendant(
-        "export",
-        work / "run",
-        "--out",
-        work / "bundle",
-        "--samples",
-        work / "samples.tsv",
-        *(["--precision", precision] if precision != "both" else []),
-    )
     asked = pairs[SAMPLES : SAMPLES + SCORED]
-    outputs = ask(work / "bundle", [source for source, _ in asked])
-    return measure(outputs, [[target] for _, target in asked], trained.target, None)
+    for precision in precisions:
+        bundle = work / precision
+        flags = ["--samples", work / "samples.tsv", "--precision", precision]
+        try:
+            attendant("export", work / "run", "--out", bundle, *flags)
+        except subprocess.CalledProcessError:
+            yield f"| {model} | {precision} | refused by the export | | | |"
+            continue
+        outputs = ask(bundle, [source for source, _ in asked])
+        found = measure(outputs, [[target] for _, target in asked], trained.target, None)
+        yield f"| {model} | {precision} | {' | '.join(f'{found[name]:.2f}' for name in COLUMNS)} |"
 
 
 def read_lines(source: Path, target: Path) -> list[tuple[str, str]]:
@@ -119,7 +123,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="a new directory")
     parser.add_argument("--wheel", type=Path, help="the package, where it is on disk already")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--precision", default="both", choices=("both", "fp32", "int8"))
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "int8"], choices=("fp32", "int8"))
     options = parser.parse_args()
     options.out.mkdir(parents=True)
     if options.wheel is None:
@@ -128,8 +132,8 @@ def main() -> None:
     (wheel,) = [options.wheel] if options.wheel else options.out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(options.out)
-    for model in options.models:
-        print(model, json.dumps(run(options.out, model, options.precision)))
+    lines = [line for model in options.models for line in run(options.out, model, options.precisions)]
+    print(f"| model | precision | {' | '.join(COLUMNS)} |", f"|---|---|{'---:|' * len(COLUMNS)}", *lines, sep="\n")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def evaluate_bundle(
     encoded = source.encode_batch(list(references))
     _check_lengths(bundle, data, list(references), encoded)
     stepper = GraphStepper(Runner(bundle.variants[precision].graphs, bundle.sizes))
-    found = decode_sources(stepper, encoded, beam_size, length_penalty)
+    found = decode_sources(stepper, encoded, beam_size, length_penalty, start=_start(bundle))
     report: dict[str, Any] = {"data": data.name, "sources": len(references), "precision": precision}
     report |= {"beam_size": beam_size, "length_penalty": length_penalty}
     return report | dict(measure([target.decode(ids) for ids in found], list(references.values()), target, ignore))
@@ -83,14 +83,33 @@ def _of_run(options: Namespace) -> dict[str, Any]:
     if options.precision:
         raise EvaluateUsageError(f"--precision is for a bundle, and {options.model} is none; leave it out.")
 
-    from model.checkpoint import load_trained
+    from model.checkpoint import load_trained, read_config
     from model.evaluate import evaluate_run
 
     trained = load_trained(options.model)
+    _check_languages(read_config(options.model).get("languages", {}), options.model)
     report: dict[str, Any] = evaluate_run(
         trained, options.data, options.beam_size, options.length_penalty, options.ignore
     )
     return report
+
+
+def _start(bundle: Bundle) -> list[int]:
+    """The tokens that every target starts with, as the service decodes them where a request names no language."""
+    start = bundle.generation.get("target_prefix", [])
+    if not isinstance(start, list) or not all(type(i) is int and 0 <= i < bundle.sizes.target_vocab for i in start):
+        raise BundleError(f"{bundle.directory / MANIFEST}: generation.target_prefix is no list of target ids.")
+    _check_languages(bundle.languages, bundle.directory)
+    return start
+
+
+def _check_languages(languages: dict[str, Any], path: Path) -> None:
+    """A model of several languages is evaluated in those that its import named."""
+    for side, tables in (("source", ("source_prefix",)), ("target", ("target_prefix", "source_prefix_by_target"))):
+        if any(languages.get(name) for name in tables) and not languages.get(f"{side}_language"):
+            raise EvaluateUsageError(
+                f"{path} has several {side} languages, and its import named none; import it with --{side}-language."
+            )
 
 
 def _check_lengths(bundle: Bundle, data: Path, texts: list[str], encoded: list[list[int]]) -> None:

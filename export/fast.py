@@ -34,7 +34,7 @@ class FastAttention(Parts):
     """A mixin: attention by onnxruntime's own operators, whatever the matrix products are."""
 
     def prepare_source(self) -> None:
-        self.lengths = self.g.cast("source_length", "int32")
+        self.lengths = self.g.cast(self.source_length(), "int32")
 
     def attend_source(self, x: str, name: str) -> tuple[str, str]:
         g = self.g
@@ -46,7 +46,7 @@ class FastAttention(Parts):
         g = self.g
         self.positions = g.cast("position", "int32")
         self.past = g.cast(g.op("Shape", "self_key_0", start=2, end=3), "int32")
-        self.last_sources = g.op("Sub", g.cast("source_length", "int32"), g.constant([1], "int32"))
+        self.last_sources = g.op("Sub", g.cast(self.source_length(), "int32"), g.constant([1], "int32"))
         self.width = g.cast(g.op("Shape", "cross_key_0", start=2, end=3), "int32")
         rows = g.op("Shape", "token", start=0, end=1)
         shape = g.op("Concat", rows, g.constant([0, self.config.d_model]), axis=0)

@@ -141,7 +141,7 @@ class Parts:
 
     def prepare_source(self) -> None:
         """Nodes that all encoder layers share."""
-        self.source_mask = self.length_mask("source_length", "source", axis=1)
+        self.source_mask = self.length_mask(self.source_length(), "source", axis=1)
 
     def attend_source(self, x: str, name: str) -> tuple[str, str]:
         """Encoder self-attention: (B, S, D) -> (B, S, D), and attention weights (B, H, S, S)"""
@@ -173,6 +173,13 @@ class Parts:
         g = self.g
         return g.op("Less", self.indices(tensor, axis), g.op("Unsqueeze", lengths, g.constant([1, 2, 3])))
 
+    def source_length(self) -> str:
+        """How many tokens of each source attention sees, (N,)"""
+        if self.config.source_end:
+            return "source_length"
+        without_end = self.g.op("Sub", "source_length", self.g.constant([1]))
+        return self.g.op("Max", without_end, self.g.constant([1]))
+
     def indices(self, tensor: str, axis: int) -> str:
         """0, 1, ... along an axis of a tensor: (size,)"""
         g = self.g
@@ -187,7 +194,7 @@ class Parts:
         slot = g.op("Unsqueeze", slot, g.constant([1, 2, 3]))  # (R, 1, 1, 1)
         self.past_mask = g.op("LessOrEqual", slots, slot)  # (R, 1, 1, P): cached tokens and the new one
         self.new_mask = g.op("Equal", g.op("Unsqueeze", slots, g.constant([1])), slot)  # (R, 1, P, 1): the new token
-        self.source_mask = self.length_mask("source_length", "cross_key_0", axis=2)
+        self.source_mask = self.length_mask(self.source_length(), "cross_key_0", axis=2)
 
     def attend_past(self, x: str, layer: int) -> tuple[str, str, str]:
         """Self-attention output per row, (R, 1, D), and the keys and values with the new token's at its position."""

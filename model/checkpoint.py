@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,13 @@ class TrainedModel:
     model: Transformer
     source: Tokenizer
     target: Tokenizer
+    start: list[int] = field(default_factory=list)  # tokens that every target starts with, of an imported model
 
 
 def load_trained(run: Path, device: str = "cpu") -> TrainedModel:
     """The released weights of a run, else its best, else its last; in eval mode."""
-    config = options.model_from_json(read_config(run)["model"], run / CONFIG)
+    kept = read_config(run)
+    config = options.model_from_json(kept["model"], run / CONFIG)
     model = Transformer(config)
     load_weights(model, find_weights(run))
     return TrainedModel(
@@ -60,6 +62,7 @@ def load_trained(run: Path, device: str = "cpu") -> TrainedModel:
         model.to(device).eval(),
         load_tokenizer(run / SOURCE_TOKENIZER),
         load_tokenizer(run / TARGET_TOKENIZER),
+        kept.get("generation", {}).get("target_prefix", []),
     )
 
 

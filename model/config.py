@@ -52,6 +52,7 @@ class ModelConfig:
     output_bias: bool = False  # a bias of the output projection, a number per class
     scale_embeddings: bool = True  # token embeddings times sqrt(d_model)
     embedding_norm: bool = False  # LayerNorm of embeddings plus positions
+    source_end: bool = True  # attention sees the end token of a source; it is there in any case
     final_norm: bool = False  # norm=post: LayerNorm after each stack; norm=pre always has it
     dropout: float = 0.1  # p, on each sub-layer's output and on embeddings plus positions
     attention_dropout: float = 0.1  # p, on the attention weights

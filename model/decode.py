@@ -8,6 +8,7 @@ B sources   K beam size   R rows: one live hypothesis of one source each   C can
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -47,13 +48,14 @@ def decode_all(
     length_penalty: float = 1.0,
     max_length: int | None = None,
     early_stopping: bool | str = False,
+    start: Sequence[int] = (),
 ) -> list[list[int]]:
     """The best target of each source by a torch model (ids without start and end), in the order of the sources."""
     from model.stepper import TorchStepper  # torch is needed for torch models alone
 
     stepper = TorchStepper(model)
     stepper.max_length = max_length or stepper.max_length
-    return decode_sources(stepper, sources, beam_size, length_penalty, early_stopping)
+    return decode_sources(stepper, sources, beam_size, length_penalty, early_stopping, start)
 
 
 def decode_sources(
@@ -62,15 +64,20 @@ def decode_sources(
     beam_size: int = 1,
     length_penalty: float = 1.0,
     early_stopping: bool | str = False,
+    start: Sequence[int] = (),
 ) -> list[list[int]]:
-    """The best target of each source (ids without start and end), in the order of the sources."""
+    """The best target of each source (ids without start and end), in the order of the sources.
+
+    `start` are tokens that every target starts with: they count in its length, and are not answered.
+    """
     results: list[list[int]] = [[] for _ in sources]
     progress = Count("decoding", "sources", len(sources))
     by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     batch = max(1, BATCH_ROWS // beam_size)
     for first in range(0, len(by_length), batch):
         chosen = by_length[first : first + batch]
-        found = _Search(stepper, [sources[i] for i in chosen], beam_size, length_penalty, early_stopping).run()
+        batched = [sources[i] for i in chosen]
+        found = _Search(stepper, batched, beam_size, length_penalty, early_stopping, start).run()
         for i, ids in zip(chosen, found, strict=True):
             results[i] = ids
         progress.add(len(chosen))
@@ -88,6 +95,7 @@ class _Search:
         beam_size: int,
         length_penalty: float,
         early_stopping: bool | str,
+        start: Sequence[int] = (),
     ) -> None:
         self.stepper, self.beam_size, self.penalty, self.early = stepper, beam_size, length_penalty, early_stopping
         self.considered = 2 * beam_size if beam_size > 1 else 1  # candidates of a source; a beam of one is greedy
@@ -95,23 +103,27 @@ class _Search:
         self.candidates = min(beam_size + (beam_size > 1) + 2, stepper.target_vocab)
         count = len(sources)
         stepper.start(sources)
+        *before, last = (BOS, *start)
+        for token in before:
+            stepper.step(np.full(count, token), 1)
+        self.started = len(before)
         self.source = np.arange(count)  # (R,) whose hypothesis each row is
         self.slot = np.zeros(count, np.int64)  # (R,) its rank among those of its source
         self.sums = np.zeros(count)  # (R,)
-        self.ids = np.full((count, 1), BOS)  # (R, T)
+        self.ids = np.full((count, 1), last)  # (R, T)
         self.finished = np.full((count, beam_size), NEVER)  # (B, K) the best scores of finished hypotheses
         self.best_score = np.full(count, NEVER)  # (B,)
         self.best_ids: list[list[int]] = [[] for _ in sources]
 
     def run(self) -> list[list[int]]:
-        for length in range(1, self.stepper.max_length + 1):
+        for length in range(self.started + 1, self.stepper.max_length + 1):
             self._step(length)
             if not len(self.source):
                 break
         return self.best_ids
 
     def _step(self, length: int) -> None:
-        """Extend every row by a token; `length` counts that token, and the end token if it is one."""
+        """Extend every row by a token; `length` counts that token, the end token if it is one, and those of `start`."""
         logprobs, tokens = self.stepper.step(self.ids[:, -1], self.candidates)  # (R, C)
         totals = self.sums[:, None] + np.where((tokens == PAD) | (tokens == BOS), NEVER, logprobs)
         source, rank, row, candidate = self._best(totals)

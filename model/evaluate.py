@@ -72,7 +72,8 @@ def decode_texts(
     """The best output for each source; `data` is where the sources come from, for the complaint of one too long."""
     from model.decode import decode_all
 
-    found = decode_all(trained.model, _encode(trained, sources, data), beam_size, length_penalty)
+    encoded = _encode(trained, sources, data)
+    found = decode_all(trained.model, encoded, beam_size, length_penalty, start=trained.start)
     return [trained.target.decode(ids) for ids in found]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from model.data import collate
-from model.transformer import Transformer, padding_mask
+from model.transformer import Transformer
 
 Array = np.ndarray[Any, Any]
 
@@ -22,7 +22,7 @@ class TorchStepper:
     @torch.inference_mode()
     def start(self, sources: list[list[int]]) -> None:
         ids = collate(sources, [[] for _ in sources]).source.to(self._device)  # (B, S)
-        mask = padding_mask(ids)
+        mask = self.model.source_mask(ids)
         self._cache = self.model.start(self.model.encode(ids, mask), mask)
 
     @torch.inference_mode()

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from model.attention import MultiHeadAttention
 from model.config import ModelConfig
 from model.dropout import Dropout
-from model.tokenizer import PAD
+from model.tokenizer import EOS, PAD
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -203,9 +203,17 @@ class Transformer(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor, weights: AttentionWeights | None = None) -> Tensor:
         """Logits of the token after each target position: source (B, S), target (B, T) -> (B, T, V)"""
-        mask = padding_mask(source)
+        mask = self.source_mask(source)
         memory = self.encode(source, mask, weights)
         return self.decode(target, self.start(memory, mask), weights)
+
+    def source_mask(self, source: Tensor) -> Tensor | None:
+        """Mask: true at the source positions that attention sees, (B, S) -> (B, 1, 1, S); None where it sees all."""
+        if self.config.source_end:
+            return padding_mask(source)
+        seen = (source != PAD) & (source != EOS)
+        seen[:, 0] = True  # a softmax over nothing is not defined
+        return seen[:, None, None, :]
 
     def encode(self, source: Tensor, mask: Tensor | None, weights: AttentionWeights | None = None) -> Tensor:
         """source (B, S) -> memory (B, S, D)"""

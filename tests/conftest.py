@@ -32,6 +32,7 @@ def make_model(seed: int = 0, **changes: Any) -> Transformer:
 # What a model that was trained elsewhere may have; the defaults have none of it.
 FOREIGN: list[dict[str, Any]] = [
     {"output_bias": True}, {"embedding_norm": True}, {"final_norm": True}, {"scale_embeddings": False},
+    {"source_end": False},
     {"output_bias": True, "embedding_norm": True, "final_norm": True, "scale_embeddings": False, "tie": "none",
      "positions": "learned"},
 ]  # fmt: skip

@@ -112,8 +112,9 @@ def greedy_after(model: torch.nn.Module, sources: list[list[int]], prefix: list[
         return decode_all(model, sources)
     found = []
     for source in sources:
-        mask = None
-        cache = model.start(model.encode(torch.tensor([[*source, EOS]]), mask), mask)
+        given = torch.tensor([[*source, EOS]])
+        mask = model.source_mask(given)
+        cache = model.start(model.encode(given, mask), mask)
         tokens, ids = torch.tensor([[BOS, *prefix]]), []
         while len(ids) < model.config.max_length - len(prefix):
             logits = model.decode(tokens, cache)[0, -1]

@@ -82,11 +82,11 @@ def test_what_does_not_fit_is_said_at_once(converted: Path, tmp_path: Path) -> N
     for file in (converted / "f32").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"layer_norm_epsilon": 1e-6, "decoder_start_token": "<s>", "unk_token": "<none>"}
+    config |= {"layer_norm_epsilon": 1e-6, "decoder_start_token": None, "unk_token": "<none>"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ImportRefusedError) as refused:
         importer.read(tmp_path)
-    for part in ("layer_norm_epsilon is 1e-06", "sources have no end token", "lacks '<none>'"):
+    for part in ("layer_norm_epsilon is 1e-06", "decoder_start_token is null", "lacks '<none>'"):
         assert part in str(refused.value)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 
 from attendant import main
@@ -27,6 +28,7 @@ from tests.foreign import (
     names_to_foreign,
     randomize,
     sentences,
+    train_spm,
 )
 
 D, FF, HEADS = 32, 48, 2
@@ -120,7 +122,9 @@ def write_dictionaries(path: Path, tokens: list[str]) -> dict[str, Path]:
 
 def compare(path: Path, pieces: list[str], encode: Any, oracle: TorchTransformer, **files: Path) -> None:
     imported = fairseq.read(path / "checkpoint.pt", **write_dictionaries(path, pieces), **files)
-    names = [piece.removesuffix("@@") if "@@" in piece else f"{piece}</w>" for piece in pieces] if files else pieces
+    names = pieces
+    if "bpe_codes" in files:
+        names = [piece.removesuffix("@@") if "@@" in piece else f"{piece}</w>" for piece in pieces]
     ids = {"<s>": BOS} | {name: i + 4 for i, name in enumerate(names)}
     to_foreign = names_to_foreign(imported, "target", ids, [PAD, UNK, EOS, EOS])
     check_against(imported, sentences(SOURCES), to_foreign, oracle, encode, [EOS], EOS, PAD, [PAD])
@@ -141,8 +145,37 @@ def test_tokens_and_log_probabilities_are_those_of_torchs_own_transformer(tmp_pa
     compare(tmp_path, pieces, encode, oracle)
 
 
-def test_bpe_codes_cut_words_as_subword_nmt_does(tmp_path: Path) -> None:
-    (tmp_path / "codes").write_text("\n".join(["#version: 0.2", *CODES]) + "\n", encoding="utf-8")
+def test_learned_positions_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    pieces = [*WORDS, *OTHER]
+    table = torch.randn(LENGTH, D, generator=torch.Generator().manual_seed(0))
+    oracle = make_oracle((len(pieces) + 4, len(pieces) + 4), True, table)
+    weights = fairseq_weights(oracle)
+    for side in ("encoder", "decoder"):
+        weights[f"{side}.embed_positions.weight"] = torch.cat([torch.full((2, D), 9.0), table])  # two are never used
+    learned = options(True, encoder_learned_pos=True, decoder_learned_pos=True)
+    torch.save({"args": learned, "model": weights}, tmp_path / "checkpoint.pt")
+    compare(tmp_path, pieces, lambda text: [*(pieces.index(word) + 4 for word in text.split()), EOS], oracle)
+
+
+def test_sentencepiece_cuts_texts_and_the_dictionary_gives_ids(tmp_path: Path) -> None:
+    spm = train_spm(tmp_path / "a.model", WORDS)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(spm))
+    pieces = sorted({processor.id_to_piece(i) for i in range(3, processor.get_piece_size())})
+    pieces.remove("▁they")  # SentencePiece may have pieces that the dictionary lacks
+    oracle = make_oracle((len(pieces) + 4, len(pieces) + 4), True, sinusoids(LENGTH))
+    torch.save({"args": options(True), "model": fairseq_weights(oracle)}, tmp_path / "checkpoint.pt")
+
+    def encode(text: str) -> list[int]:
+        found = processor.encode(text, out_type=str)
+        return [*(pieces.index(piece) + 4 if piece in pieces else UNK for piece in found), EOS]
+
+    compare(tmp_path, pieces, encode, oracle, sentencepiece=spm)
+
+
+@pytest.mark.parametrize("made_by", ["subword-nmt", "fastBPE"])
+def test_bpe_codes_cut_words_as_subword_nmt_does(tmp_path: Path, made_by: str) -> None:
+    lines = [f"{code} 7" for code in CODES] if made_by == "fastBPE" else ["#version: 0.2", *CODES]
+    (tmp_path / "codes").write_text("\n".join(lines) + "\n", encoding="utf-8")
     oracle = make_oracle((len(PIECES) + 4, len(PIECES) + 4), True, sinusoids(LENGTH))
     config = {"model": vars(options(True)), "generation": {"beam": 5, "lenpen": 0.7}}
     torch.save({"args": None, "cfg": config, "model": fairseq_weights(oracle, split=False)}, tmp_path / "checkpoint.pt")
@@ -170,7 +203,7 @@ def apply_codes(text: str) -> list[str]:
 
 
 def test_generation_defaults_come_along_and_pieces_become_words_again(tmp_path: Path) -> None:
-    test_bpe_codes_cut_words_as_subword_nmt_does(tmp_path)
+    test_bpe_codes_cut_words_as_subword_nmt_does(tmp_path, "subword-nmt")
     files = write_dictionaries(tmp_path, PIECES)
     imported = fairseq.read(tmp_path / "checkpoint.pt", **files, bpe_codes=tmp_path / "codes")
     assert imported.generation == {"beam_size": 5, "length_penalty": 0.7}
@@ -221,3 +254,14 @@ def test_all_that_does_not_fit_is_said_at_once(tmp_path: Path) -> None:
         fairseq.read(tmp_path / "c.pt", **write_dictionaries(tmp_path, pieces))
     for part in ("pre-norm", "adaptive softmax", "tanh", "no place for", "decoder.embed_tokens.weight is 19 x 32"):
         assert part in str(refused.value)
+
+
+def test_codes_of_another_version_are_refused_and_missing_ones_are_hinted_at(tmp_path: Path) -> None:
+    oracle = make_oracle((len(PIECES) + 4, len(PIECES) + 4), True, sinusoids(LENGTH))
+    torch.save({"args": options(True), "model": fairseq_weights(oracle)}, tmp_path / "checkpoint.pt")
+    files = write_dictionaries(tmp_path, PIECES)
+    for lines, why in ((CODES, "no '#version: 0.2' line"), (["#version: 0.1", *CODES], "version 0.2 can be imported")):
+        (tmp_path / "codes").write_text("\n".join(lines))
+        with pytest.raises(ImportRefusedError, match=why):
+            fairseq.read(tmp_path / "checkpoint.pt", **files, bpe_codes=tmp_path / "codes")
+    assert "without --bpe-codes" in fairseq.read(tmp_path / "checkpoint.pt", **files).notes[0]

@@ -13,8 +13,10 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from attendant import main
 from export.bundle import read_bundle
 from export.convert import convert
+from model.decode import decode_all
 from model.importers import bart, m2m
 from model.importers.imported import ImportedModel
 from model.importers.problems import ImportRefusedError
@@ -56,6 +58,7 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
+BEAM_LENGTH = 12  # tokens of a target, the first and the end token included
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
@@ -99,12 +102,44 @@ def compare(imported: ImportedModel, oracle: Any, ids: dict[str, int], encode: A
         [1] if first == 2 else [1, first],
         of_source,
     )
+    if start[0] == 2:
+        check_beams(imported, oracle, [encode(text) for text in sentences(SOURCES)], to_foreign, start[1])
+
+
+def check_beams(
+    imported: ImportedModel, oracle: Any, sources: list[list[int]], to_foreign: dict[int, int], first: int
+) -> None:
+    """Beam 4 after a forced first token is that of the library on 99 % of the sources."""
+    width = max(map(len, sources))
+    given = torch.tensor([[*source, *[1] * (width - len(source))] for source in sources])
+    answers = oracle.generate(
+        input_ids=given,
+        attention_mask=(given != 1).long(),
+        num_beams=4,
+        early_stopping=True,
+        length_penalty=1.0,
+        max_new_tokens=BEAM_LENGTH,
+        forced_bos_token_id=first,
+        forced_eos_token_id=None,
+        suppress_tokens=[1],  # padding has no probability here
+        renormalize_logits=True,
+    )
+    wanted = [[i for i in row[2:].tolist() if i not in (1, 2)] for row in answers]
+    ours = [encoding.ids for encoding in imported.source.encode_batch(sentences(SOURCES))]
+    start = imported.generation["target_prefix"]
+    found = decode_all(imported.load(), ours, 4, max_length=BEAM_LENGTH, start=start, early_stopping=True)
+    same = sum([to_foreign[i] for i in ids] == answer for ids, answer in zip(found, wanted, strict=True))
+    assert same >= 0.99 * len(sources)
 
 
 @pytest.fixture(scope="module")
 def m2m_directory(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, dict[str, int]]:
-    """As M2M-100 has it: a vocabulary of its own order, languages after it, and rows that no token uses."""
     path = tmp_path_factory.mktemp("m2m") / "model"
+    return path, *make_m2m(path)
+
+
+def make_m2m(path: Path) -> tuple[Any, dict[str, int]]:
+    """As M2M-100 has it: a vocabulary of its own order, languages after it, and rows that no token uses."""
     path.mkdir()
     train_spm(path / "sentencepiece.bpe.model", WORDS, kind="bpe")
     tokens = [*SPECIAL, *sorted(pieces_of(path / "sentencepiece.bpe.model"))]
@@ -113,7 +148,7 @@ def m2m_directory(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, 
     (path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": languages}))
     config = transformers.M2M100Config(vocab_size=len(tokens) + 5, activation_function="relu", **SHAPE)
     oracle = save(path, transformers.M2M100ForConditionalGeneration(config))
-    return path, oracle, {token: i for i, token in enumerate([*tokens, *languages])}
+    return oracle, {token: i for i, token in enumerate([*tokens, *languages])}
 
 
 def with_codes(ids: dict[str, int], size: int) -> dict[str, int]:
@@ -164,7 +199,7 @@ def test_beam_search_after_a_language_is_that_of_transformers(
     wanted = [tuple(i for i in row if i not in (1, 2)) for row in found[:, 2:].tolist()]
     start = tuple(imported.generation["target_prefix"])
     special = SpecialIds(pad=PAD, bos=BOS, eos=EOS, start=start)
-    options = Options(beam_size=4, max_length=9, length_penalty=penalty)
+    options = Options(beam_size=4, max_length=9, length_penalty=penalty, early_stopping=True)
     ours = []
     for source in sources:
         search = make_search(special, Generate(source=(), options=options))
@@ -296,3 +331,64 @@ def test_an_exported_m2m_begins_in_the_target_language_as_torch_does(m2m_directo
     for found, ids in zip(engine.run(tasks), wanted, strict=True):
         assert isinstance(found, Generated)
         assert list(found.hypotheses[0].ids) == ids[:12]
+
+
+def test_a_run_and_its_bundle_are_evaluated_in_the_language_of_the_import(
+    m2m_directory: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _, _ = m2m_directory
+    imported = m2m.read(path, source_language="en", target_language="fr")
+    imported.write(tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("export.convert.verify", lambda *_: [])  # its proof is tested elsewhere, and slow
+        convert(tmp_path / "run", tmp_path / "bundle", "m2m", variants=("fp32",))
+    sources = [encoding.ids for encoding in imported.source.encode_batch(sentences(20))]
+    answers = greedy_after(imported.load(), sources, imported.generation["target_prefix"])
+    targets = [imported.target.decode(ids, skip_special_tokens=False) for ids in answers]
+    pairs = {a: b for a, b in zip(sentences(20), targets, strict=True) if b.strip()}
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs.items()), encoding="utf-8")
+    for model in ("run", "bundle"):
+        report = tmp_path / f"{model}.json"
+        arguments = [str(tmp_path / model), "--data", str(tmp_path / "pairs.tsv"), "--json", str(report)]
+        assert main(["evaluate", *arguments]) == 0
+        assert json.loads(report.read_text())["sequence_error_rate"] == 0
+    m2m.read(path).write(tmp_path / "any")
+    assert main(["evaluate", str(tmp_path / "any"), "--data", str(tmp_path / "pairs.tsv")]) == 2
+    assert "several source languages, and its import named none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("with_spm", [False, True])
+def test_nllb_tokens_and_log_probabilities_are_those_of_transformers(tmp_path: Path, with_spm: bool) -> None:
+    """Its vocabulary is that of tokenizer.json, with or without the SentencePiece file beside it."""
+    languages = ["eng_Latn", "fra_Latn"]
+    (tmp_path / "spm").mkdir()
+    spm = train_spm(tmp_path / "spm" / "sentencepiece.bpe.model", WORDS, kind="bpe")
+    tokenizer = transformers.NllbTokenizer.from_pretrained(str(spm.parent), extra_special_tokens=languages)
+    tokenizer.src_lang = "eng_Latn"
+    path = tmp_path / "nllb"
+    tokenizer.save_pretrained(path)
+    if with_spm:
+        (path / spm.name).write_bytes(spm.read_bytes())
+    config = transformers.M2M100Config(
+        vocab_size=len(tokenizer), activation_function="relu", scale_embedding=True, **SHAPE
+    )
+    oracle = save(path, transformers.M2M100ForConditionalGeneration(config))
+    imported = m2m.read(path, source_language="eng_Latn", target_language="fra_Latn")
+    ids = tokenizer.get_vocab()
+    compare(imported, oracle, ids, lambda text: tokenizer(text).input_ids, [2, ids["fra_Latn"]])
+    assert imported.target.decode(imported.target.encode("the of they").ids) == "the of they"
+
+
+def test_a_tokenizer_json_of_another_kind_is_refused_by_name(m2m_directory: Any, tmp_path: Path) -> None:
+    for file in m2m_directory[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    for model, why in (
+        ({"type": "WordPiece", "vocab": {"a": 0}}, "a model of type 'WordPiece'"),
+        ({"type": "BPE", "vocab": {"▁a": 0}, "merges": [["▁"]]}, "a merge is not two pieces"),
+        ({"type": "BPE", "vocab": {"▁a": 0}, "merges": []}, "has no merges"),
+        ({"type": "Unigram", "vocab": [["▁a", 0.0]], "byte_fallback": True}, "byte_fallback"),
+    ):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+        with pytest.raises(ImportRefusedError, match=why):
+            m2m.read(tmp_path)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import sentencepiece as library
 
-from attendant import main
 from model.importers import sentencepiece
 from model.importers.problems import Problems
 from model.tokenizer import SPECIAL_TOKENS, UNK
@@ -84,35 +83,3 @@ def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
         problems = Problems(tmp_path / "b.spm")
         found = sentencepiece.read(tmp_path / "b.spm", problems)
         assert (found is None) == bool(problems.found)  # a changed score or letter makes another model, not a bad one
-
-
-HOSTILE = {
-    "config.json": [
-        "",
-        "[]",
-        "{",
-        "[" * 100_000,
-        '{"model_type": "KIND"}',
-        '{"model_type": "KIND", "d_model": -1}',
-        '{"model_type": "KIND", "d_model": 1e999, "encoder_layers": 10000000000}',
-    ],
-    "model.safetensors": ["", "x" * 40, "\xff" * 16],
-}
-
-
-@pytest.mark.parametrize(("name", "kind"), [("marian", "marian"), ("m2m", "m2m_100"), ("bart", "bart")])
-def test_hostile_directories_are_refused_in_sentences_and_nothing_is_written(
-    tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory, run = tmp_path / "in", tmp_path / "run"
-    directory.mkdir()
-    for file, contents in HOSTILE.items():
-        for content in contents:
-            (directory / file).write_text(content.replace("KIND", kind), encoding="latin-1")
-            assert main(["import", name, str(directory), "--out", str(run)]) == 1
-            said = capsys.readouterr().err
-            assert "cannot be imported, and nothing was written" in said
-            assert "Traceback" not in said
-    assert main(["import", name, str(tmp_path / "none"), "--out", str(run)]) == 1
-    assert "not a directory" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]

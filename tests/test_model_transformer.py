@@ -71,7 +71,7 @@ def test_decoding_with_a_cache_equals_the_full_pass(score: str, positions: str, 
 @pytest.mark.parametrize("changes", FOREIGN, ids=str)
 def test_with_foreign_parts_a_cache_equals_the_full_pass(changes: dict[str, object]) -> None:
     model = make_foreign_model(**changes)
-    mask = padding_mask(SOURCE)
+    mask = model.source_mask(SOURCE)
     cache = model.start(model.encode(SOURCE, mask), mask)
     steps = [model.decode(TARGET[:, i : i + 1], cache) for i in range(TARGET.shape[1])]
     assert_close(torch.cat(steps, dim=1), model(SOURCE, TARGET), atol=1e-5, rtol=1e-5)
@@ -216,3 +216,13 @@ def test_a_residual_is_its_formula(norm: str) -> None:
     layer_norm = residual.norm
     expected = x + double(layer_norm(x)) if norm == "pre" else layer_norm(x + double(x))
     assert_close(residual(x, double), expected)
+
+
+@torch.no_grad()
+def test_without_source_end_nothing_depends_on_the_end_token_of_a_source() -> None:
+    model = make_model(source_end=False)
+    source, target = torch.tensor([[5, 6, 7, EOS, PAD], [8, EOS, PAD, PAD, PAD]]), torch.tensor([[2, 4, 5]] * 2)
+    before, with_end = model(source, target), make_model()(source, target)
+    model.source_embedding.tokens.weight[EOS] = 9.0
+    assert torch.equal(model(source, target), before)
+    assert not torch.allclose(with_end, before, atol=1e-3)

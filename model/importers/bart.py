@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from model.importers import hf_vocabulary, sentencepiece
+from model.importers import hf_vocabulary
 from model.importers import huggingface as hf
 from model.importers.imported import ImportedModel
 from model.importers.m2m import FINAL_NORMS, given, one_vocabulary
@@ -38,7 +38,7 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
     hf.take_norms(d, weights, EMBEDDING_NORMS | (FINAL_NORMS if many else {}), config.d_model)
     tables, bias = hf.take_tables(d, d.vocab_size, d.vocab_size), hf.take_bias(d, d.vocab_size)
     positions = hf.take_positions(d, None, OFFSET)
-    text: Any = sentencepiece.read(path / hf_vocabulary.SPM, d.problems) if many else _bytes(d)
+    text: Any = hf_vocabulary.read_text(path, d.problems) if many else _bytes(d)
     d.problems.raise_if_any()
     vocabulary = one_vocabulary(d, text) if many else _vocabulary(d, text)
     codes = vocabulary.languages
@@ -72,7 +72,7 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
         hf.provenance(d, "bart"),
         generation,
         _languages(vocabulary, layouts[0], after) | given(source_language, target_language),
-        spm=dict.fromkeys(("source", "target"), path / hf_vocabulary.SPM) if many else {},
+        spm=hf_vocabulary.spm_files(path) if many else {},
     )
     model.check(d.problems)
     d.problems.raise_if_any()
@@ -120,6 +120,8 @@ def _bytes(d: hf.Directory) -> ByteLevel | None:
     if not all(isinstance(row, list) and len(row) == 2 and all(isinstance(p, str) for p in row) for row in rows):
         d.problems.add("a line of merges.txt is not two pieces")
         return None
+    if not rows and vocabulary:
+        d.problems.add("there are no merges of byte pairs: merges.txt is missing or empty")
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     if vocabulary and not alphabet <= vocabulary.keys():
         d.problems.add(

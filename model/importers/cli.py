@@ -15,6 +15,18 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "m2m": ("a directory of Hugging Face's M2M100 (M2M-100, NLLB, SMaLL-100)", ("source_language", "target_language")),
     "bart": ("a directory of Hugging Face's BART, mBART or mBART-50", ("source_language", "target_language")),
     "fairseq": ("a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")),
+    "marian-npz": (
+        "weights of Marian (.npz), with decoder.yml and vocabularies beside them",
+        (
+            "source_vocabulary",
+            "target_vocabulary",
+            "sentencepiece",
+            "source_sentencepiece",
+            "target_sentencepiece",
+            "bpe_codes",
+            "target_language",
+        ),
+    ),
     "torch": ("a state dict of a plain nn.Transformer", ("map",)),
     "ctranslate2": (
         "a directory of CTranslate2",
@@ -25,6 +37,8 @@ REQUIRED = {"fairseq": ("dict_source", "dict_target"), "torch": ("map",)}
 FLAGS: dict[str, tuple[Any, str, str]] = {
     "source_language": (str, "CODE", "the language of sources, where the model has several"),
     "target_language": (str, "CODE", "the language to write, where the model has several"),
+    "source_vocabulary": (Path, "FILE", "the vocabulary of the source side, where decoder.yml does not name it"),
+    "target_vocabulary": (Path, "FILE", "the vocabulary of the target side"),
     "dict_source": (Path, "TXT", "the dictionary of the source side"),
     "dict_target": (Path, "TXT", "the dictionary of the target side"),
     "bpe_codes": (Path, "FILE", "codes of subword-nmt or fastBPE; without them, tokens are separated by spaces"),

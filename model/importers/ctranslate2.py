@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from model.config import ModelConfig
 from model.importers import ctranslate2_file, text_models
-from model.importers.imported import ImportedModel, with_embeddings, with_positions
-from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, read_json
-from model.importers.vocabulary import ZEROS, Layout, Vocabulary, add_template, arrange
+from model.importers.huggingface import fairseq_sinusoids
+from model.importers.imported import ImportedModel, fold_sigmoid_gelu, with_embeddings, with_positions
+from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, join, read_json
+from model.importers.vocabulary import ZEROS, Vocabulary, add_template, arrange_both
 
-ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
-NAMES_OF_ACTIVATIONS = {1: "gelu by tanh", 4: "gelu by sigmoid", 5: "tanh", 6: "sigmoid"}
+ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu", 4: "silu"}
+SIGMOID_GELU = 4  # x sigmoid(1.702 x): SiLU with factors in the weights around it
+NAMES_OF_ACTIVATIONS = {1: "gelu by tanh", 5: "tanh", 6: "sigmoid"}
+POSITIONS = 512  # of sinusoids, which are not stored
+OLD_NAMES = ("num_heads", "pre_norm", "activation", "embeddings_merge", "alignment_layer", "alignment_heads")
+OLD_SCALES = ("embeddings_0/multiply_by_sqrt_depth", "embeddings/multiply_by_sqrt_depth")
 UNSUPPORTED = ("alibi", "multi_query_attention", "project_in/weight", "sliding_window", "final_logit_softcapping")
 ATTRIBUTES = (
     r"(en|de)coder/(activation|alibi\w*|alignment_\w+|embeddings_merge|multi_query_attention|num_heads|pre_norm"
-    r"|scale_\w+|start_from_zero_embedding)"
+    r"|scale_\w+|start_from_zero_embedding|embeddings(_0)?/multiply_by_sqrt_depth)"
+    r"|(unk|bos|eos)_token|with_\w+|user_decoder_start_tokens"
 )
 
 
@@ -48,6 +56,7 @@ def read(
         problems.add(f"model.bin holds a {held.spec:.60}; only a TransformerSpec, encoder and decoder, can be imported")
     problems.raise_if_any()
 
+    settings = _settings(held, settings)
     _refuse_unsupported(held, settings)
     tensors = Tensors(held.arrays, problems)
     config, weights = _body(held, tensors)
@@ -58,18 +67,17 @@ def read(
     )
     bias = "decoder/projection/bias"
     output_bias = tensors.get(bias, len(tokens[1])) if bias in tensors else None
-    positions = [
-        tensors.get(f"{side}/position_encodings/encodings", -1, config.d_model) for side in ("encoder", "decoder")
-    ]
+    positions = [_positions(tensors, side, config.d_model) for side in ("encoder", "decoder")]
     tensors.ignore(ATTRIBUTES)
     tensors.refuse_leftovers()
     zero = held.value("decoder/start_from_zero_embedding", 0) != 0
     vocabularies = [_vocabulary(t, settings, text, zero) for t, text in zip(tokens, texts, strict=True)]
     problems.raise_if_any()
 
-    layouts = _layouts(vocabularies, texts)
+    layouts = arrange_both(vocabularies, texts)
     config = with_embeddings(config, weights, tables, layouts, output_bias)  # type: ignore[arg-type]
     config = with_positions(config, weights, *positions)  # type: ignore[arg-type]
+    config = dataclasses.replace(config, source_end=_source_ends(settings))
     source, target = (text.backend(layout.names) for text, layout in zip(texts, layouts, strict=True))
     if settings.flag("add_source_bos", False):
         bos = str(settings.values.get("bos_token"))
@@ -82,6 +90,7 @@ def read(
         {"format": "ctranslate2", "name": path.resolve().name},
         spm={side: file for side, file in zip(("source", "target"), spm, strict=True) if file},
     )
+    model.notes += text_models.hints(texts[0], tokens[0])
     if held.turned_back:
         kinds = " and ".join(sorted(held.turned_back))
         model.provenance["turned_back"] = sorted(held.turned_back)
@@ -91,23 +100,67 @@ def read(
     return model
 
 
+def _settings(held: ctranslate2_file.ModelFile, settings: Settings) -> Settings:
+    """Those of config.json, or of the model itself in the formats that have none; names of attributes as of today."""
+    if held.revision < 5:
+        for side in ("encoder", "decoder"):
+            for name in [name for name in OLD_NAMES if name in held.arrays]:
+                held.arrays.setdefault(f"{side}/{name}", held.arrays[name])
+        for name in OLD_NAMES:
+            held.arrays.pop(name, None)
+    if held.version >= 6:
+        return settings
+    values: dict[str, Any] = {
+        f"{name}_token": held.text(f"{name}_token", default)
+        for name, default in (("unk", "<unk>"), ("bos", "<s>"), ("eos", "</s>"))
+    }
+    values |= {f"add_source_{end}": held.value(f"with_source_{end}", 0) != 0 for end in ("bos", "eos")}
+    start = "bos" if held.value("with_target_bos", 1) else "eos"
+    values["decoder_start_token"] = None if held.value("user_decoder_start_tokens", 0) else values[f"{start}_token"]
+    return Settings(values, "model.bin", settings.problems)
+
+
+def _source_ends(settings: Settings) -> bool:
+    """Whether sources end with the end token. OpenNMT-py's do not; Hugging Face's tokenizers add it by themselves."""
+    return settings.flag("add_source_eos", False) or settings.values.get("decoder_start_token", "<s>") != "<s>"
+
+
+def _positions(tensors: Tensors, side: str, d_model: int) -> Tensor | None:
+    """The table that is stored, else the sinusoids that CTranslate2 computes, from position 1 on."""
+    name = f"{side}/position_encodings/encodings"
+    return tensors.get(name, -1, d_model) if name in tensors else fairseq_sinusoids(POSITIONS, d_model, 1)
+
+
+def _scale(held: ctranslate2_file.ModelFile, side: str, d_model: int) -> float:
+    """What embeddings are multiplied by: a flag, or the number itself; sqrt(d_model) where nothing is said."""
+    names = [f"{side}/{name}" for name in ("scale_embeddings", *OLD_SCALES)]
+    found = next((held.arrays[name] for name in names if name in held.arrays), None)
+    if found is None or found.numel() != 1:
+        return math.sqrt(d_model)
+    value = float(found.float().reshape(()))
+    if found.dtype == torch.int8:
+        return math.sqrt(d_model) if value else 1.0
+    return value
+
+
 def _refuse_unsupported(held: ctranslate2_file.ModelFile, settings: Settings) -> None:
     problems = settings.problems
     for side in ("encoder", "decoder"):
         for name in UNSUPPORTED:
             if f"{side}/{name}" in held.arrays and bool(held.arrays[f"{side}/{name}"].float().abs().sum() > 0):
                 problems.add(f"{side}/{name} is not supported")
-        if f"{side}/position_encodings/encodings" not in held.arrays:
-            problems.add(f"the {side} has no table of positions, so they are relative, rotary or none")
     if "encoder/embeddings_1/weight" in held.arrays:
         problems.add("it has several source embeddings (features), which is not supported")
     epsilon = settings.values.get("layer_norm_epsilon")
     if epsilon is not None and epsilon != 1e-5:
         problems.add(f"config.json: layer_norm_epsilon is {epsilon!r:.40}; the model class has 1e-05")
-    if not settings.flag("add_source_eos", False) and settings.values.get("decoder_start_token", "<s>") == "<s>":
-        problems.add(
-            "its sources have no end token, as in OpenNMT-py and Argos; the model class reads one after every source"
-        )
+    if any(name.endswith("/gamma") and f"{name[:-5]}beta" not in held.arrays for name in held.arrays):
+        problems.add("its norms have no bias, so they are RMSNorm, which is not supported")
+    for kind in ("relative", "rotary"):
+        if any(f"/{kind}_" in name for name in held.arrays):
+            problems.add(f"its positions are {kind}; a table of positions and sinusoids are supported")
+    if settings.values.get("decoder_start_token", "") is None:
+        problems.add("its targets start with tokens that are given with each text (decoder_start_token is null)")
 
 
 def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -128,10 +181,10 @@ def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConf
     heads, pre, kind = both("num_heads", 0), both("pre_norm", 1), both("activation", 0)
     if kind not in ACTIVATIONS:
         problems.add(f"its activation is {NAMES_OF_ACTIVATIONS.get(kind, kind)}; relu, gelu and swish are supported")
-    scales = [held.value(f"{side}/scale_embeddings", 0) for side in ("encoder", "decoder")]
-    scaled = all(value == 1 or math.isclose(value, math.sqrt(d_model), rel_tol=1e-4) for value in scales)
-    if not scaled and any(scales):
-        problems.add(f"it scales embeddings by {scales}; the square root of {d_model}, or 0 for none, is supported")
+    scales = [_scale(held, side, d_model) for side in ("encoder", "decoder")]
+    scaled = all(math.isclose(value, math.sqrt(d_model), rel_tol=1e-4) for value in scales)
+    if not scaled and scales != [1, 1]:
+        problems.add(f"it multiplies embeddings by {scales}; the square root of {d_model}, or 1, is supported on both")
     counts = {side: tensors.layers(rf"{side}/layer_(\d+)/") for side in ("encoder", "decoder")}
     if not 0 < min(counts.values()) <= max(counts.values()) <= MOST_LAYERS:
         problems.add(f"it has {counts} layers; from 1 to {MOST_LAYERS} are supported")
@@ -163,7 +216,10 @@ def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConf
             found |= _norm(tensors, f"{side}/layer_norm", f"{side}_norm", d_model)
         if norms:
             found |= _norm(tensors, f"{side}/layernorm_embedding", f"{embedding}.norm", d_model)
-    return config, {name: value for name, value in found.items() if value is not None}
+    weights = {name: value for name, value in found.items() if value is not None}
+    if kind == SIGMOID_GELU:
+        fold_sigmoid_gelu(weights)
+    return config, weights
 
 
 def _layer(tensors: Tensors, side: str, i: int, d: int, d_ff: int) -> dict[str, Tensor | None]:
@@ -172,9 +228,9 @@ def _layer(tensors: Tensors, side: str, i: int, d: int, d_ff: int) -> dict[str, 
     found |= _linear(tensors, f"{theirs}/self_attention/linear_1", f"{ours}.self_attention.project_out", d, d)
     found |= _norm(tensors, f"{theirs}/self_attention/layer_norm", f"{ours}.self_residual.norm", d)
     if side == "decoder":
-        for part, dims in (("weight", (-1, d)), ("bias", (-1,))):
-            names = [f"{theirs}/attention/linear_{n}/{part}" for n in (0, 1)]
-            found[f"{ours}.cross_attention.project_in.{part}"] = tensors.joined(names, *dims)
+        parts = [_linear(tensors, f"{theirs}/attention/linear_{n}", "", size, d) for n, size in ((0, d), (1, 2 * d))]
+        for leaf in (".weight", ".bias"):
+            found[f"{ours}.cross_attention.project_in{leaf}"] = join(part[leaf] for part in parts)
         found |= _linear(tensors, f"{theirs}/attention/linear_2", f"{ours}.cross_attention.project_out", d, d)
         found |= _norm(tensors, f"{theirs}/attention/layer_norm", f"{ours}.cross_residual.norm", d)
     found |= _linear(tensors, f"{theirs}/ffn/linear_0", f"{ours}.feed_forward.widen", d_ff, d)
@@ -183,10 +239,9 @@ def _layer(tensors: Tensors, side: str, i: int, d: int, d_ff: int) -> dict[str, 
 
 
 def _linear(tensors: Tensors, theirs: str, ours: str, out: int, into: int) -> dict[str, Tensor | None]:
-    return {
-        f"{ours}.weight": tensors.get(f"{theirs}/weight", out, into),
-        f"{ours}.bias": tensors.get(f"{theirs}/bias", out),
-    }
+    """A layer without a bias has one of zeros."""
+    bias = tensors.get(f"{theirs}/bias", out) if f"{theirs}/bias" in tensors else torch.zeros(out)
+    return {f"{ours}.weight": tensors.get(f"{theirs}/weight", out, into), f"{ours}.bias": bias}
 
 
 def _norm(tensors: Tensors, theirs: str, ours: str, d: int) -> dict[str, Tensor | None]:
@@ -234,11 +289,3 @@ def _vocabulary(tokens: list[str], settings: Settings, text: Any, zero: bool) ->
         end=end,
         control=frozenset(special),
     )
-
-
-def _layouts(vocabularies: list[Vocabulary], texts: list[Any]) -> tuple[Layout, Layout]:
-    first, second = vocabularies
-    if first == second:
-        layout = arrange(first, [*texts[0].pieces_of_text, *texts[1].pieces_of_text])
-        return layout, layout
-    return arrange(first, texts[0].pieces_of_text), arrange(second, texts[1].pieces_of_text)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 6
+VERSIONS = range(3, 7)  # of the file; the library wrote 6 from its 3.0 on
 SCALE = "weight_scale"
 DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 SIZES = {"float32": 4, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat16": 2}
@@ -19,8 +19,17 @@ SIZES = {"float32": 4, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat1
 @dataclass
 class ModelFile:
     spec: str
+    version: int
+    revision: int  # of the spec
     arrays: dict[str, Tensor] = field(default_factory=dict)
     turned_back: set[str] = field(default_factory=set)  # integer types that became f32
+
+    def text(self, name: str, default: str) -> str:
+        """A text, stored as bytes."""
+        found = self.arrays.get(name)
+        if found is None or found.dtype != torch.int8:
+            return default
+        return found.numpy().tobytes().decode("utf-8", "replace")
 
     def value(self, name: str, default: float) -> float:
         """A single number, stored as a variable."""
@@ -49,23 +58,21 @@ def read(path: Path) -> ModelFile:
     """Raises ValueError with what is wrong. int8 and int16 weights are divided by their scales."""
     reader = _Reader(path.read_bytes())
     version = reader.number("I")
-    if version != VERSION:
-        raise ValueError(f"it has format {version}, and format {VERSION} can be read; convert the model again")
-    model = ModelFile(reader.text())
-    reader.number("I")  # revision of the spec
+    if version not in VERSIONS:
+        known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
+        raise ValueError(f"it has format {version}, and formats {known} can be read; convert the model again")
+    model = ModelFile(reader.text(), version, reader.number("I"))
     for _ in range(reader.number("I")):
         name = reader.text()
         shape = [reader.number("I") for _ in range(reader.number("B"))]
-        kind = reader.number("B")
-        if kind >= len(DTYPES):
-            raise ValueError(f"{name} has the unknown type {kind}")
-        content = reader.take(reader.number("I"))
+        kind, length = _kind(name, reader.number("B"), version), reader.number("I")
+        content = reader.take(length if version > 3 else length * SIZES[kind])
         count = 1
         for size in shape:
             count *= size
-        if len(content) != count * SIZES[DTYPES[kind]]:
+        if len(content) != count * SIZES[kind]:
             raise ValueError(f"{name} has {len(content)} bytes, not those of its shape {shape}")
-        model.arrays[name] = _tensor(content, DTYPES[kind]).reshape(shape)
+        model.arrays[name] = _tensor(content, kind).reshape(shape)
     _turn_back(model)
     for _ in range(reader.number("I")):
         alias, name = reader.text(), reader.text()
@@ -75,6 +82,14 @@ def read(path: Path) -> ModelFile:
             raise ValueError(f"{alias} stands for {name}, which is not there")
         model.arrays[alias] = model.arrays[name]
     return model
+
+
+def _kind(name: str, number: int, version: int) -> str:
+    """The type of an array: by its number, or in format 3 by the bytes of an element."""
+    kinds = dict(enumerate(DTYPES)) if version > 3 else {4: "float32", 2: "int16", 1: "int8"}
+    if number not in kinds:
+        raise ValueError(f"{name} has the unknown type {number}")
+    return kinds[number]
 
 
 def _tensor(content: bytes, kind: str) -> Tensor:

@@ -16,7 +16,7 @@ from model.config import ModelConfig
 from model.importers import pickles, text_models
 from model.importers.fairseq_names import layers_of, take_norm, take_stack
 from model.importers.huggingface import fairseq_sinusoids
-from model.importers.imported import ImportedModel, with_embeddings, with_positions
+from model.importers.imported import ImportedModel, is_default, with_embeddings, with_positions
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors
 from model.importers.vocabulary import Vocabulary, arrange
 
@@ -71,6 +71,7 @@ def read(
         _generation(held),
         spm={"source": sentencepiece, "target": sentencepiece} if sentencepiece else {},
     )
+    model.notes += text_models.hints(text, dictionaries[0])
     model.check(problems)
     problems.raise_if_any()
     return model
@@ -193,6 +194,6 @@ def _generation(held: dict[str, Any]) -> dict[str, Any]:
     values = config.get("generation") if isinstance(config, dict) else None
     found = {}
     for ours, theirs in (("beam_size", "beam"), ("length_penalty", "lenpen")):
-        if isinstance(values, dict) and isinstance(values.get(theirs), int | float):
+        if isinstance(values, dict) and is_default(values.get(theirs)):
             found[ours] = values[theirs]
     return found

@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+from model.importers import sentencepiece, tokenizer_json
 from model.importers.huggingface import Directory
-from model.importers.problems import read_json
+from model.importers.problems import Problems, read_json
 from model.importers.sentencepiece import CONTROL, UNKNOWN, SentencePiece
+from model.importers.tokenizer_json import TokenizerJson
+from model.importers.vocabulary import ids_of
 
-SPM = "sentencepiece.bpe.model"
+SPM, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
 FAIRSEQ_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 LANGUAGE = re.compile(r"__([a-z]+)__|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")  # __fr__, fr_XX, fra_Latn
 
 
-def read_tokens(d: Directory, spm: SentencePiece, size: int) -> list[str]:
+def read_tokens(d: Directory, text: SentencePiece | TokenizerJson, size: int) -> list[str]:
     """The tokens of a model with `size` rows: of tokenizer.json, else of vocab.json, else fairseq's order of pieces."""
-    if (d.path / "tokenizer.json").exists():
-        found = _of_tokenizer_json(read_json(d.path / "tokenizer.json", d.problems))
+    if (d.path / TOKENIZER).exists():
+        found = _of_tokenizer_json(read_json(d.path / TOKENIZER, d.problems), d.problems)
     elif (d.path / "vocab.json").exists():
-        found = _by_id(read_json(d.path / "vocab.json", d.problems))
+        found = ids_of(read_json(d.path / "vocab.json", d.problems), "vocab.json", d.problems)
     else:
-        pieces = [text for text, _, kind in spm.pieces if kind not in (CONTROL, UNKNOWN)]
+        assert isinstance(text, SentencePiece)  # since there is no tokenizer.json
+        pieces = [piece for piece, _, kind in text.pieces if kind not in (CONTROL, UNKNOWN)]
         found = dict(enumerate([*FAIRSEQ_SPECIAL, *pieces]))
     if not any(LANGUAGE.fullmatch(token) for token in found.values()):
         found |= dict(enumerate(_listed(d), start=max(found, default=-1) + 1))
-    if len(found) > size or any(not 0 <= index < size for index in found):
-        d.problems.add(f"the tokenizer has {len(found)} tokens with ids up to {max(found)}, and the model {size}")
+    for index in [index for index in found if not 0 <= index < size][:1]:
+        d.problems.add(f"the token {found[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
     size = min(size, 2**22)
     return [found.get(i, f"<unused {i}>") for i in range(size)]
+
+
+def read_text(path: Path, problems: Problems) -> SentencePiece | TokenizerJson | None:
+    """How a directory's texts are cut: its SentencePiece file, or where it has none its tokenizer.json."""
+    if not (path / SPM).exists() and (path / TOKENIZER).exists():
+        return tokenizer_json.read(path / TOKENIZER, problems)
+    return sentencepiece.read(path / SPM, problems)
+
+
+def spm_files(path: Path) -> dict[str, Path]:
+    return dict.fromkeys(("source", "target"), path / SPM) if (path / SPM).exists() else {}
 
 
 def languages_of(tokens: list[str]) -> dict[str, int]:
@@ -47,22 +63,18 @@ def pick_language(d: Directory, flag: str, code: str | None, languages: dict[str
     return None if code is None else languages[code]
 
 
-def _of_tokenizer_json(content: dict[str, Any]) -> dict[int, str]:
+def _of_tokenizer_json(content: dict[str, Any], problems: Problems) -> dict[int, str]:
     model = content.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, list):
         found = {i: str(entry[0]) for i, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
     else:
-        found = _by_id(vocabulary if isinstance(vocabulary, dict) else {})
+        found = ids_of(vocabulary if isinstance(vocabulary, dict) else {}, "tokenizer.json", problems)
     added = content.get("added_tokens")
     for entry in added if isinstance(added, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("id"), int):
             found[entry["id"]] = str(entry.get("content"))
     return found
-
-
-def _by_id(entries: dict[str, Any]) -> dict[int, str]:
-    return {index: token for token, index in entries.items() if isinstance(index, int)}
 
 
 def _listed(d: Directory) -> list[str]:

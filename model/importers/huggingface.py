@@ -15,13 +15,13 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.importers.fairseq_names import layers_of, take_norm, take_stack
-from model.importers.imported import with_embeddings, with_positions
-from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, read_json
+from model.importers.imported import fold_sigmoid_gelu, is_default, with_embeddings, with_positions
+from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json
 from model.importers.vocabulary import Layout
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "quick_gelu": "silu"}
 # Our name of a generation default: theirs, and the values that say nothing.
 DEFAULTS = {
     "beam_size": "num_beams",
@@ -69,7 +69,7 @@ def _hint(kind: Any) -> str:
     if kind in ("t5", "mt5", "umt5", "longt5"):
         return "; T5 has relative positions, RMSNorm and unscaled attention, which the model class has not"
     commands = {"marian": "marian", "m2m_100": "m2m", "bart": "bart", "mbart": "bart"}
-    return f"; use: attendant import {commands[kind]}" if kind in commands else ""
+    return f"; use: attendant import {commands[kind]}" if isinstance(kind, str) and kind in commands else ""
 
 
 def read_tensors(path: Path, problems: Problems) -> tuple[dict[str, Tensor], str]:
@@ -86,7 +86,7 @@ def read_tensors(path: Path, problems: Problems) -> tuple[dict[str, Tensor], str
         problems.add(f"{SAFE} and {PICKLED} are missing")
     except Exception as error:  # each reader raises its own kinds
         name = SAFE if (path / SAFE).exists() else PICKLED
-        problems.add(f"{name} cannot be read: {str(error).splitlines()[0][:200]}")
+        problems.add(f"{name} cannot be read: {first_line(error)}")
     return {}, ""
 
 
@@ -124,6 +124,8 @@ def take_body(d: Directory, prefix: str = "model.") -> tuple[ModelConfig, dict[s
             d.problems.add(f"{CONFIG}: {side}_layers is {layers}, and the weights have {found}")
         else:
             weights |= take_stack(d.tensors, prefix, side, layers, d_model, d_ff)
+    if s.values.get("activation_function") == "quick_gelu":
+        fold_sigmoid_gelu(weights)
     return config, weights
 
 
@@ -195,7 +197,7 @@ def assemble(
 def generation_defaults(d: Directory, target: Layout, forced: bool = False) -> dict[str, Any]:
     """Beam size, penalties, limits and the forced first token, from generation_config.json or else config.json."""
     values = {**d.settings.values, **d.generation}
-    found = {ours: values[theirs] for ours, theirs in DEFAULTS.items() if isinstance(values.get(theirs), int | float)}
+    found = {ours: values[theirs] for ours, theirs in DEFAULTS.items() if is_default(values.get(theirs))}
     for name in ("max_length", "min_length"):  # theirs count the token that the decoder starts with
         if isinstance(found.get(name), int):
             found[name] = max(0, found[name] - 1)

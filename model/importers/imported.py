@@ -21,6 +21,8 @@ from model.importers.vocabulary import Layout
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
+SIGMOID_GELU = 1.702  # the factor in x sigmoid(1.702 x)
+LARGEST_DEFAULT = 10**6
 NEVER = -30_000.0  # an output bias that leaves a class no probability, and that f16 holds
 
 
@@ -120,3 +122,17 @@ def with_positions(config: ModelConfig, weights: dict[str, Tensor], source: Tens
     weights["source_embedding.positions"] = source[:length].clone()
     weights["target_embedding.positions"] = target[:length].clone()
     return dataclasses.replace(config, positions="learned", max_length=length)
+
+
+def fold_sigmoid_gelu(weights: dict[str, Tensor]) -> None:
+    """GELU as x sigmoid(1.702 x) becomes SiLU: its factor goes into the feed-forward's first layer, and out again."""
+    for name in weights:
+        if ".feed_forward.widen." in name:
+            weights[name] = weights[name] * SIGMOID_GELU
+        elif name.endswith(".feed_forward.narrow.weight"):
+            weights[name] = weights[name] / SIGMOID_GELU
+
+
+def is_default(value: Any) -> bool:
+    """Whether a number can be some default of a request: finite, and of a size that makes sense."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_DEFAULT

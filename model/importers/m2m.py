@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from model.importers import hf_vocabulary, sentencepiece
+from model.importers import hf_vocabulary
 from model.importers import huggingface as hf
 from model.importers.imported import ImportedModel
+from model.importers.sentencepiece import SentencePiece
+from model.importers.tokenizer_json import TokenizerJson
 from model.importers.vocabulary import Vocabulary, add_template, arrange
 
 FINAL_NORMS = {"encoder.layer_norm": "encoder_norm", "decoder.layer_norm": "decoder_norm"}
@@ -17,7 +19,7 @@ FINAL_NORMS = {"encoder.layer_norm": "encoder_norm", "decoder.layer_norm": "deco
 
 def read(path: Path, source_language: str | None = None, target_language: str | None = None) -> ImportedModel:
     d = hf.open_directory(path, ("m2m_100",))
-    spm = sentencepiece.read(path / hf_vocabulary.SPM, d.problems)
+    text = hf_vocabulary.read_text(path, d.problems)
     config, weights = hf.take_body(d)
     config = hf.options_of(config, norm="pre")
     hf.take_norms(d, weights, FINAL_NORMS, config.d_model)
@@ -26,15 +28,15 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
     positions = hf.take_positions(d, lambda length, width: hf.fairseq_sinusoids(length, width, pad + 1))
     d.tensors.ignore(r"model\.(en|de)coder\.embed_positions\.weights")
     d.problems.raise_if_any()
-    assert spm is not None  # or there would be a problem
-    vocabulary = one_vocabulary(d, spm)
-    layout = arrange(vocabulary, spm.pieces_of_text)
+    assert text is not None  # or there would be a problem
+    vocabulary = one_vocabulary(d, text)
+    layout = arrange(vocabulary, text.pieces_of_text)
     picked = [
         hf_vocabulary.pick_language(d, f"--{side}-language", code, vocabulary.languages)
         for side, code in (("source", source_language), ("target", target_language))
     ]
     config = hf.assemble(d, config, weights, (layout, layout), tables, positions, None)
-    source, target = spm.backend(layout.names), spm.backend(layout.names)
+    source, target = text.backend(layout.names), text.backend(layout.names)
     generation = hf.generation_defaults(d, layout)
     codes = {code: [layout.id_of(index)] for code, index in vocabulary.languages.items()}
     small = "small100" in hf_vocabulary.tokenizer_class(d).lower()
@@ -52,7 +54,7 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
         hf.provenance(d, "m2m"),
         generation,
         languages | given(source_language, target_language),
-        spm=dict.fromkeys(("source", "target"), path / hf_vocabulary.SPM),
+        spm=hf_vocabulary.spm_files(path),
     )
     model.check(d.problems)
     d.problems.raise_if_any()
@@ -61,10 +63,10 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
     return model
 
 
-def one_vocabulary(d: hf.Directory, spm: sentencepiece.SentencePiece) -> Vocabulary:
+def one_vocabulary(d: hf.Directory, text: SentencePiece | TokenizerJson) -> Vocabulary:
     """Of both sides. Language codes and fairseq's special tokens are no text."""
     size = d.vocab_size
-    tokens = hf_vocabulary.read_tokens(d, spm, size)
+    tokens = hf_vocabulary.read_tokens(d, text, size)
     special = {"<s>", "<pad>", "</s>", "<unk>", "<mask>"}
     for token in special - {"<mask>"} - set(tokens):
         d.problems.add(f"the vocabulary lacks {token}")

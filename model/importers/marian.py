@@ -9,7 +9,7 @@ from model.importers import huggingface as hf
 from model.importers import sentencepiece
 from model.importers.imported import ImportedModel
 from model.importers.problems import Problems, read_json
-from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange
+from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange, ids_of
 
 VOCAB, TARGET_VOCAB, SOURCE_SPM, TARGET_SPM = "vocab.json", "target_vocab.json", "source.spm", "target.spm"
 
@@ -70,14 +70,10 @@ def _vocabulary(d: hf.Directory, name: str, size: int) -> Vocabulary:
 
 def tokens_by_id(entries: dict[str, Any], size: int, name: str, problems: Problems) -> list[str]:
     """A table of token: id as a list; an id that is not there is called so."""
-    tokens = [f"<unused {i}>" for i in range(size)] if size <= 2**22 else []
-    for token, index in entries.items():
-        if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(tokens):
-            tokens[index] = token
-        else:
-            problems.add(f"{name}: {token!r:.40} has the id {index!r:.40}, and the model has {size} tokens")
-            break
-    return tokens
+    by_id = ids_of(entries, name, problems)
+    for index in [index for index in by_id if not 0 <= index < size][:1]:
+        problems.add(f"{name}: {by_id[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
+    return [by_id.get(i, f"<unused {i}>") for i in range(size)]
 
 
 def _layouts(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.importers.problems import Problems
+from model.importers.problems import Problems, first_line
 
 _RECONSTRUCT, _SCALAR = np._core.multiarray._reconstruct, np._core.multiarray.scalar
 HARMLESS: list[Any] = [
@@ -45,7 +45,7 @@ def load(path: Path, problems: Problems) -> Any:
                 "and argparse.Namespace are read. Save the weights and options alone, and try again"
             )
         else:
-            problems.add(f"it cannot be read as a torch checkpoint: {_first_line(error)}")
+            problems.add(f"it cannot be read as a torch checkpoint: {first_line(error)}")
         return None
 
 
@@ -57,8 +57,3 @@ def _refused(path: Path, message: str) -> list[str]:
     except Exception:  # a file of the format before 1.6
         found = []
     return sorted(set(found)) or re.findall(r"(?:GLOBAL|class) ([\w.]+)", message)[:1]
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]

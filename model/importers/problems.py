@@ -73,11 +73,13 @@ class Settings:
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.values.get(name)
+        if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
+            self.problems.add(f"{self.name}: {name} is {value!r:.60}, not true or false")
         return default if value is None else bool(value)
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
         value = self.values.get(name, default)
-        if value in choices:
+        if isinstance(value, str) and value in choices:
             return choices[value]
         self.problems.add(f"{self.name}: {name} is {value!r:.60}; it takes one of {', '.join(choices)}")
         return next(iter(choices.values()))
@@ -130,7 +132,7 @@ class Tensors:
     def joined(self, names: Iterable[str], *shape: int) -> Tensor | None:
         """Several of one shape, one below the other."""
         parts = [self.get(name, *shape) for name in names]
-        return None if any(part is None for part in parts) else torch.cat([p for p in parts if p is not None])
+        return join(parts)
 
     def ignore(self, pattern: str) -> None:
         self._used |= {name for name in self.tensors if re.fullmatch(pattern, name)}
@@ -145,6 +147,12 @@ class Tensors:
         """How many layers there are, by names that match a pattern with the number as its group."""
         matches = (re.match(pattern, name) for name in self.tensors)
         return max((int(match[1]) + 1 for match in matches if match and len(match[1]) < 6), default=0)
+
+
+def join(parts: Iterable[Tensor | None]) -> Tensor | None:
+    """One below the other, or None where one is missing."""
+    parts = list(parts)
+    return None if any(part is None for part in parts) else torch.cat([part for part in parts if part is not None])
 
 
 def read_json(path: Path, problems: Problems, optional: bool = False) -> dict[str, Any]:
@@ -169,3 +177,9 @@ def read_json(path: Path, problems: Problems, optional: bool = False) -> dict[st
         problems.add(f"{path.name} holds no table")
         return {}
     return value
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, for a sentence of ours."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]

@@ -94,6 +94,16 @@ def choose(spm: Path | None, codes: Path | None, problems: Problems) -> Any:
     return read_codes(codes, problems) if codes else Words()
 
 
+def hints(text: Any, tokens: Iterable[str]) -> list[str]:
+    """A sentence for the user where tokens are pieces of words, and nothing was given that cuts words so."""
+    if not isinstance(text, Words):
+        return []
+    for mark, flag in ((sentencepiece.SPACE, "--sentencepiece"), (JOINER, "--bpe-codes")):
+        if any(token.startswith(mark) or token.endswith(mark) for token in tokens):
+            return [f"its tokens are pieces of words (as with {mark}): without {flag}, a text must be cut into them"]
+    return []
+
+
 def read_codes(path: Path, problems: Problems) -> BpeCodes | None:
     """Lines of `a b`, after `#version: 0.2`, as subword-nmt writes them, or `a b count`, as fastBPE does."""
     lines = read_lines(path, problems)

@@ -15,7 +15,7 @@ from model.config import ModelConfig
 from model.importers import pickles, text_models
 from model.importers.imported import ImportedModel, with_embeddings, with_positions
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, read_json
-from model.importers.vocabulary import Vocabulary, add_template, arrange
+from model.importers.vocabulary import Vocabulary, add_template, arrange, ids_of
 from model.tokenizer import BOS
 from model.transformer import sinusoids
 
@@ -114,7 +114,7 @@ def _tokens(path: Path, problems: Problems) -> list[str]:
     if path.suffix != ".json":
         return text_models.read_lines(path, problems) or [""]
     entries = read_json(path, problems)
-    by_id = {index: token for token, index in entries.items() if isinstance(index, int)}
+    by_id = ids_of(entries, path.name, problems)
     if entries and sorted(by_id) != list(range(len(entries))):
         problems.add(f"{path.name} must give each id from 0 to {len(entries) - 1} to one token")
     return [by_id.get(i, "") for i in range(len(entries))] or [""]

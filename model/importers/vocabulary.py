@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 from torch import Tensor
 
+from model.importers.problems import Problems
 from model.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 
 ZEROS = -1  # in place of a row: there is none, and its embedding is zero
@@ -41,17 +43,33 @@ class Layout:
         return len(self.rows)
 
     def id_of(self, foreign: int) -> int:
-        """Our id of another framework's token; of its end or unknown token, and not of the start that copies it."""
+        """Our id of another framework's token: the start's only where no other token has its row."""
         for special in (UNK, EOS):
             if foreign == self.rows[special]:
                 return special
-        return self.rows.index(foreign, len(SPECIAL_TOKENS))
+        if foreign in self.rows[len(SPECIAL_TOKENS) :]:
+            return self.rows.index(foreign, len(SPECIAL_TOKENS))
+        return self.rows.index(foreign)
 
     def table(self, matrix: Tensor) -> Tensor:
         """(V, ...) of the other framework -> (size, ...) in our order."""
         zero = torch.zeros_like(matrix[:1])
         index = torch.tensor([row if row != ZEROS else len(matrix) for row in self.rows])
         return torch.cat([matrix, zero])[index]
+
+
+def ids_of(entries: Mapping[str, Any], name: str, problems: Problems) -> dict[int, str]:
+    """A table of token: id the other way round; `name` is the file's."""
+    found: dict[int, str] = {}
+    for token, index in entries.items():
+        if not isinstance(index, int) or isinstance(index, bool):
+            problems.add(f"{name}: {token!r:.40} has the id {index!r:.40}, which is no whole number")
+            break
+        if index in found:
+            problems.add(f"{name}: {token!r:.40} and {found[index]!r:.40} have the same id, {index!r:.40}")
+            break
+        found[index] = token
+    return found
 
 
 def arrange(vocabulary: Vocabulary, missing: Iterable[str] = ()) -> Layout:
@@ -75,6 +93,15 @@ def arrange(vocabulary: Vocabulary, missing: Iterable[str] = ()) -> Layout:
     extra = [piece for piece in dict.fromkeys(missing) if piece not in seen]
     blocked = [PAD, BOS, *range(len(rows), len(rows) + len(extra))]
     return Layout(rows + [v.unk] * len(extra), names + extra, blocked)
+
+
+def arrange_both(vocabularies: Sequence[Vocabulary], texts: Sequence[Any]) -> tuple[Layout, Layout]:
+    """Of source and target with their text models; equal vocabularies share one layout."""
+    first, second = vocabularies
+    if first == second:
+        layout = arrange(first, [*texts[0].pieces_of_text, *texts[1].pieces_of_text])
+        return layout, layout
+    return arrange(first, texts[0].pieces_of_text), arrange(second, texts[1].pieces_of_text)
 
 
 def add_template(backend: Backend, before: Sequence[int], after: Sequence[int] = ()) -> None:

@@ -1,0 +1,294 @@
+"""Marian's own files: the weights with their options (.npz), the decoder's options (.yml), vocabularies (.spm, .yml).
+
+Matrices are stored as (in, out). There is no padding: a target begins with a zero vector. Marian's GELU is
+x sigmoid(1.702 x).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+from model.importers import marian_yaml, npz, sentencepiece, text_models
+from model.importers.huggingface import fairseq_sinusoids
+from model.importers.imported import ImportedModel, fold_sigmoid_gelu, is_default, with_embeddings, with_positions
+from model.importers.marian import tokens_by_id
+from model.importers.marian_names import take_layers, take_tables
+from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json
+from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange_both
+
+OPTIONS = "special:model.yml"  # a text among the arrays
+POSITIONS = 512  # of sinusoids, which end nowhere in Marian
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "silu"}
+SIDES = ("source", "target")
+LANGUAGE = (">>", "<<")
+UNSUPPORTED = {
+    "transformer-no-projection": "attention without an output projection is not supported",
+    "transformer-tied-layers": "layers that share weights are not supported",
+    "transformer-pool": "pooling in place of cross-attention is not supported",
+    "transformer-no-bias": "layers without biases are not supported",
+    "transformer-no-affine": "norms without scale and bias are not supported",
+    "transformer-disable-position-embeddings": "a model without positions is not supported",
+    "right-left": "it writes from right to left, which is not supported",
+    "lemma-dim-emb": "factored vocabularies are not supported",
+    "ulr": "universal language representations are not supported",
+}
+# What stands for self-attention in a decoder, by transformer-decoder-autoreg.
+AUTOREGRESSION = {
+    "average-attention": "its decoder has average attention (AAN) and no self-attention",
+    "rnn": "its decoder has recurrent cells ({cell}) and no self-attention",
+}
+NORMS = {("", "an"): "post", ("n", "a"): "pre"}  # transformer-preprocess, transformer-postprocess, without dropout
+
+
+def read(
+    path: Path,
+    source_vocabulary: Path | None = None,
+    target_vocabulary: Path | None = None,
+    sentencepiece: Path | None = None,
+    source_sentencepiece: Path | None = None,
+    target_sentencepiece: Path | None = None,
+    bpe_codes: Path | None = None,
+    target_language: str | None = None,
+) -> ImportedModel:
+    problems = Problems(path)
+    arrays = _arrays(path, problems)
+    decoder = _decoder_options(path, problems)
+    problems.raise_if_any()
+    s = Settings(_model_options(arrays, problems), OPTIONS, problems)
+    tensors = Tensors({name: _tensor(array) for name, array in arrays.items() if name != OPTIONS}, problems)
+    files = _vocabulary_files(path, decoder, (source_vocabulary, target_vocabulary), problems)
+    given = (source_sentencepiece or sentencepiece, target_sentencepiece or sentencepiece)
+    spm = [_text_file(path, file, side, own, bpe_codes) for file, side, own in zip(files, SIDES, given, strict=True)]
+    texts = [text_models.choose(file, bpe_codes, problems) for file in spm]
+
+    config, weights = _body(s, tensors)
+    problems.raise_if_any()
+    tables, bias = take_tables(s, tensors, config.d_model)
+    sizes = [1 if table is None else len(table) for table in (tables[0], tables[1])]
+    positions = tensors.get("Wpos", -1, config.d_model) if "Wpos" in tensors else None
+    tensors.refuse_leftovers()
+    vocabularies = [_vocabulary(f, t, n, problems) for f, t, n in zip(files, texts, sizes, strict=True)]
+    problems.raise_if_any()
+    layouts = arrange_both(vocabularies, texts)
+    languages = vocabularies[0].languages
+    if target_language is not None and target_language not in languages:
+        known = f"one of {', '.join(sorted(languages))}" if languages else "none: the model has one target language"
+        problems.add(f"--target-language takes {known}, not {target_language!r}")
+    problems.raise_if_any()
+
+    config = with_embeddings(config, weights, tables, layouts, bias)  # type: ignore[arg-type]
+    table = fairseq_sinusoids(POSITIONS, config.d_model, 0) if positions is None else positions
+    config = with_positions(config, weights, table, table)
+    source, target = (text.backend(layout.names) for text, layout in zip(texts, layouts, strict=True))
+    if target_language is not None:
+        add_template(source, [layouts[0].id_of(languages[target_language])])
+    model = ImportedModel(
+        config,
+        weights,
+        source,
+        target,
+        {"format": "marian-npz", "weights": path.name, "name": path.stem, "version": s.values.get("version")},
+        _generation(decoder),
+        _languages(languages, layouts[0], target_language),
+        _notes(decoder, languages, target_language),
+        {side: file for side, file in zip(SIDES, spm, strict=True) if file},
+    )
+    model.notes += text_models.hints(texts[0], vocabularies[0].tokens)
+    model.check(problems)
+    problems.raise_if_any()
+    return model
+
+
+def _arrays(path: Path, problems: Problems) -> dict[str, np.ndarray]:
+    if path.is_dir():
+        problems.add("it is a directory; name the .npz file")
+    elif path.suffix == ".bin":
+        problems.add("it is in Marian's binary format, which is packed for one kind of processor; name the .npz file")
+    else:
+        try:
+            return npz.read(path)
+        except OSError as error:
+            problems.add(f"it cannot be read: {error.strerror or error}")
+        except Exception as error:  # zipfile and numpy raise many kinds
+            problems.add(f"it is no whole .npz of plain arrays: {first_line(error)}")
+    return {}
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Numbers as torch has them; what is not floating point is refused where it is asked for."""
+    native = array.astype(array.dtype.newbyteorder("="))
+    return torch.from_numpy(native) if native.dtype.kind == "f" else torch.zeros(native.shape, dtype=torch.int8)
+
+
+def _model_options(arrays: dict[str, np.ndarray], problems: Problems) -> dict[str, Any]:
+    if OPTIONS not in arrays:
+        problems.add(f"it holds no {OPTIONS}, the options that Marian stores with the weights")
+        problems.raise_if_any()
+    try:
+        return marian_yaml.options(arrays[OPTIONS].tobytes().rstrip(b"\0").decode("utf-8"))
+    except ValueError as error:
+        problems.add(f"{OPTIONS} cannot be read: {error}")
+        problems.raise_if_any()
+        raise AssertionError from None
+
+
+def _decoder_options(path: Path, problems: Problems) -> dict[str, Any]:
+    """Of the file that Marian writes beside the weights, or of OPUS-MT's decoder.yml; nothing where there is none."""
+    for name in (f"{path.name}.decoder.yml", "decoder.yml"):
+        file = path.parent / name
+        if file.exists():
+            lines = text_models.read_lines(file, problems)
+            try:
+                return marian_yaml.options("\n".join(lines or []))
+            except ValueError as error:
+                problems.add(f"{name} cannot be read: {error}")
+                return {}
+    return {}
+
+
+def _vocabulary_files(
+    path: Path, decoder: dict[str, Any], given: tuple[Path | None, Path | None], problems: Problems
+) -> list[Path]:
+    """As given, else those that the decoder's options name, beside the weights wherever they were in training."""
+    listed = decoder.get("vocabs")
+    names = [path.parent / Path(str(name)).name for name in listed] if isinstance(listed, list) else []
+    if len(names) > 2:
+        problems.add(f"it has {len(names)} vocabularies, so several sources; one source is supported")
+    found = [own or (names[min(i, len(names) - 1)] if names else None) for i, own in enumerate(given)]
+    if None in found:
+        problems.add(
+            "no file names its vocabularies: put the decoder.yml that lists them beside it, "
+            "or give --source-vocabulary and --target-vocabulary"
+        )
+    problems.raise_if_any()
+    return [file for file in found if file is not None]
+
+
+def _text_file(path: Path, vocabulary: Path, side: str, given: Path | None, codes: Path | None) -> Path | None:
+    """The SentencePiece file of a side: the vocabulary itself, else as given, else source.spm beside the weights."""
+    if vocabulary.suffix == ".spm":
+        return vocabulary
+    beside = path.parent / f"{side}.spm"
+    return given or (beside if beside.exists() and codes is None else None)
+
+
+def _body(s: Settings, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+    problems = s.problems
+    kind = s.values.get("type")
+    if kind != "transformer":
+        problems.add(f"its type is {kind!r:.40}; only transformer can be imported, and no recurrent network")
+    way = s.values.get("transformer-decoder-autoreg", "self-attention")
+    if way != "self-attention":
+        cell = str(s.values.get("dec-cell", "unknown")).upper()
+        reason = AUTOREGRESSION.get(str(way), f"its decoder has {way!r:.40} and no self-attention")
+        problems.add(f"{reason.format(cell=cell)}, which is not supported")
+    for name, why in UNSUPPORTED.items():
+        s.refuse_if(name, why)
+    mask = s.values.get("transformer-attention-mask") or "default"
+    if mask != "default":
+        problems.add(f"{s.name}: transformer-attention-mask is {mask!r:.40}, which is not supported")
+    for name in ("transformer-ffn-depth", "transformer-decoder-ffn-depth"):
+        if (s.values.get(name) or 2) != 2:
+            problems.add(f"{s.name}: {name} is {s.values[name]!r:.40}; feed-forwards of 2 layers are supported")
+    d_model, d_ff = s.size("dim-emb"), s.size("transformer-dim-ffn")
+    other = s.values.get("transformer-decoder-dim-ffn") or d_ff
+    if other != d_ff:
+        problems.add(f"{s.name}: transformer-decoder-dim-ffn is {other!r:.40}, and transformer-dim-ffn {d_ff}")
+    steps = {name: str(s.values.get(f"transformer-{name}") or "") for name in ("preprocess", "postprocess")}
+    norm = NORMS.get((steps["preprocess"].replace("d", ""), steps["postprocess"].replace("d", "")))
+    if norm is None:
+        problems.add(
+            f"its sub-layers are preprocessed by {steps['preprocess']!r:.20} and postprocessed by "
+            f"{steps['postprocess']!r:.20}; '' and 'dan' (post-norm) or 'n' and 'da' (pre-norm) are supported"
+        )
+    norms = {}
+    for name in ("emb", "top"):
+        norms[name] = str(s.values.get(f"transformer-postprocess-{name}") or "").replace("d", "")
+        if norms[name] not in ("", "n"):
+            problems.add(f"{s.name}: transformer-postprocess-{name} is {norms[name]!r:.20}; '' and 'n' are supported")
+    if norm == "pre" and norms["top"] != "n":
+        problems.add("it is pre-norm without a norm after each stack (transformer-postprocess-top n)")
+    config = ModelConfig(
+        d_model=d_model,
+        d_ff=d_ff,
+        heads=s.size("transformer-heads"),
+        encoder_layers=s.size("enc-depth", most=MOST_LAYERS),
+        decoder_layers=s.size("dec-depth", most=MOST_LAYERS),
+        norm=norm or "post",
+        final_norm=norms["top"] == "n" and norm == "post",
+        activation=s.choice("transformer-ffn-activation", ACTIVATIONS, "swish"),
+        scale_embeddings="Wpos" not in tensors,
+        embedding_norm=norms["emb"] == "n",
+        dropout=0.0,
+        attention_dropout=0.0,
+        ff_dropout=0.0,
+    )
+    problems.raise_if_any()
+    weights = take_layers(tensors, config, norms)
+    if s.values.get("transformer-ffn-activation") == "gelu":
+        fold_sigmoid_gelu(weights)
+    return config, weights
+
+
+def _vocabulary(file: Path, text: Any, size: int, problems: Problems) -> Vocabulary:
+    """The tokens of a .spm in its own order, or of a table of token: id."""
+    entries: dict[str, Any] = {}
+    if text is None:
+        return Vocabulary(tokens=[], unk=0, end=0)
+    if file.suffix == ".spm":
+        entries = {piece: i for i, (piece, _, _) in enumerate(text.pieces)}
+    elif file.suffix == ".json":
+        entries = read_json(file, problems)
+    else:
+        lines = text_models.read_lines(file, problems) or []
+        try:
+            listed = file.suffix not in (".yml", ".yaml")
+            entries = {token: i for i, token in enumerate(lines)} if listed else marian_yaml.vocabulary(lines)
+        except ValueError as error:
+            problems.add(f"{file.name} is no vocabulary: {error}")
+    tokens = tokens_by_id(entries, size, file.name, problems)
+    for token in ("</s>", "<unk>"):
+        if token not in entries and entries:
+            problems.add(f"{file.name} lacks {token}")
+    kinds = [kind for _, _, kind in text.pieces] if file.suffix == ".spm" else []
+    control = {i for i, kind in enumerate(kinds) if kind == sentencepiece.CONTROL}
+    control |= {i for i, token in enumerate(tokens) if token.startswith("<unused ")}
+    special = {entries.get(token) for token in ("</s>", "<unk>")}
+    first, last = LANGUAGE
+    return Vocabulary(
+        tokens=[token if i in control | special else text.name(token) for i, token in enumerate(tokens)],
+        unk=entries.get("<unk>", 0),
+        end=entries.get("</s>", 0),
+        control=frozenset(control),
+        languages={t[2:-2]: i for i, t in enumerate(tokens) if t.startswith(first) and t.endswith(last) and len(t) > 4},
+    )
+
+
+def _languages(codes: dict[str, int], layout: Layout, target_language: str | None) -> dict[str, Any]:
+    if not codes:
+        return {}
+    found: dict[str, Any] = {"source_prefix_by_target": {code: [layout.id_of(index)] for code, index in codes.items()}}
+    return found | ({"target_language": target_language} if target_language else {})
+
+
+def _generation(decoder: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for ours, theirs in (("beam_size", "beam-size"), ("length_penalty", "normalize")):
+        if is_default(decoder.get(theirs)):
+            found[ours] = decoder[theirs]
+    return found
+
+
+def _notes(decoder: dict[str, Any], languages: dict[str, int], target_language: str | None) -> list[str]:
+    found = []
+    if decoder.get("word-penalty"):
+        found.append(f"decoder.yml has word-penalty {decoder['word-penalty']!r:.20}, which the search has not")
+    if languages and not target_language:
+        found.append(f"the model has {len(languages)} target languages; --target-language sets one")
+    return found
