@@ -241,6 +241,19 @@ def test_a_model_that_cannot_be_loaded_tells_its_requests_why_and_is_not_tried_a
         assert service.listed()[1]["reason"] is None
 
 
+def test_a_model_that_was_refused_makes_no_other_leave_as_long_as_its_files_are_wrong(tmp_path: Path) -> None:
+    with serving(tmp_path, "a", "b", load="lazy", max_loaded=1) as service:
+        service.loader.broken["b"] = BundleError("b is torn.")
+        service.generate("a")
+        error(service.generate("b"), 503)  # nothing was known of it: a had to leave
+        service.generate("a")
+        for _ in range(2):
+            service.models.find("b").retry_at = 0.0
+            error(service.generate("b"), 503)
+            assert service.states() == {"a": "loaded", "b": "failed"}
+        assert service.loader.asked == ["a", "b", "a"]
+
+
 def test_a_load_that_fails_otherwise_is_opaque(tmp_path: Path) -> None:
     with serving(tmp_path, "a", load="lazy") as service:
         service.loader.broken["a"] = RuntimeError("a bug")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from export.bundle import BundleError
+from export.bundle import BundleError, read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import NotReadyError, ServiceError, StartError
 from service.http.models import LoadEngine, Model, ServedModel
@@ -115,13 +115,20 @@ class Loader:
         error = None
         try:
             async with self._one_load:
-                if model.available is None and await self._make_room(model, evict):
-                    await self._load_bundle(model)
+                if model.available is None:
+                    await self._check_files(model)
+                    if await self._make_room(model, evict):
+                        await self._load_bundle(model)
         except Exception as found:
             error = self.note_failure(model, found)
         finally:
             model.loading = None
             model.wake(error)
+
+    async def _check_files(self, model: Model) -> None:
+        """A model that was refused before makes no other leave until its files are right."""
+        if model.failure is not None and model.bundle is not None and not self._fits(model):
+            await self._in_thread(read_bundle, model.bundle.directory)
 
     async def _load_bundle(self, model: Model) -> None:
         """The model's bundle, and again if a reload found another one meanwhile."""
