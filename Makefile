@@ -55,7 +55,7 @@ data: $(DATA)/train.tsv ## the default corpus, in DATA
 # What `attendant train` is given for the default model's teachers and for the student that learns from them.
 TEACHER = --preset g2p --data $(DATA)/train.tsv --valid $(DATA)/valid.tsv --source-tokenizer chars --target-tokenizer words
 STUDENT = --preset g2p --distilled $(RUNS)/distilled --valid $(DATA)/valid.tsv --set steps=10500 --set dropout=0.1 \
-  --set label_smoothing=0.0 --set one_target=true --set select_ignore='[0-9]' --set seed=21
+  --normalize lower,nfc,strip --set label_smoothing=0.0 --set one_target=true --set select_ignore='[0-9]' --set seed=21
 
 train: $(DATA)/train.tsv ## the default model from nothing, into RUNS, for a day: two teachers, a student, release; goes on where it stopped
 	$(BIN)/attendant train $(TEACHER) --set seed=11 $(SETTINGS) --out $(RUNS)/teacher1 --resume

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from model.checkpoint import TrainedModel, load_trained
-from model.data import read_references
 from model.distill import fits, log_probabilities
 from model.evaluate import decode_texts, edit_distance
 from model.g2p import census_names
+from model.pairs import read_references
 
 STRESS = re.compile("[0-9]")
 LENGTHS = ((1, 4), (5, 6), (7, 8), (9, 10), (11, 99))  # letters

@@ -56,9 +56,9 @@ def evaluate_bundle(
     """Decode every source of a TSV with a variant's graphs and score it against all of its targets."""
     from export.runner import GraphStepper, Runner
     from model import tokenizer
-    from model.data import read_references
     from model.decode import decode_sources
     from model.evaluate import check_pattern, measure
+    from model.pairs import read_references
 
     check_pattern(ignore)
     source, target = (tokenizer.load(bundle.tokenizers[side]) for side in ("source", "target"))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.data import read_references
 from model.errors import ConfigError
+from model.pairs import read_references
 
 if TYPE_CHECKING:
     from model.checkpoint import TrainedModel
