@@ -34,6 +34,11 @@ def asked_for(threads: int | None) -> int:
     return int(named) if named.isdecimal() else 0
 
 
+def processors() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def seconds_of(work: Callable[[], object]) -> float:
     """The shortest of a few runs; of a long one, one is enough once it is warm."""
     shortest = float("inf")
