@@ -160,6 +160,9 @@ def plot(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="not for positions")
     parser.add_argument("--source", metavar="TEXT", help="for attention: what to read")
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="for attention: read what the vocabulary lacks as unknown tokens"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     options = parser.parse_args(arguments)
     if options.what != "positions" and options.run is None:
@@ -175,7 +178,7 @@ def plot(parser: ArgumentParser, arguments: list[str]) -> None:
     elif options.what == "positions":
         written = plots.plot_positions(options.out)
     else:
-        written = plots.plot_attention(options.run, options.source, options.out)
+        written = plots.plot_attention(options.run, options.source, options.out, options.allow_unknown)
     for path in written:
         print(path)
 

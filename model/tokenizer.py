@@ -67,6 +67,10 @@ class Tokenizer:
         backend.normalizer = normalize.build(names)
         return Tokenizer(backend)
 
+    @property
+    def decoder(self) -> decoders.Decoder | None:
+        return self._backend.decoder
+
     def token(self, index: int) -> str:
         return self._backend.id_to_token(index)
 
