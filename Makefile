@@ -11,7 +11,7 @@ BIN := .venv/bin
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
+.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -129,6 +129,10 @@ bench-report: .venv/bench ## docs/performance.md from the results
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json
+
+bench-waiting: .venv/all ## training by OpenMP's waiting policy and number of threads, idle and beside another process
+	$(BIN)/python -m bench.waiting --out bench/results/waiting.json
+	$(BIN)/python -m bench.waiting --busy 1 --out bench/results/waiting_busy.json
 
 bench-layers: .venv/all ## one layer of self-attention, recurrence and convolution by length, with its picture
 	$(BIN)/python -m bench.layers
