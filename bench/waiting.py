@@ -1,11 +1,12 @@
-"""What waiting passively and the number of threads cost or save in training, on an idle machine or a busy one.
+"""What waiting passively and the number of threads cost or save, on an idle machine or a busy one.
 
     python -m bench.waiting --out bench/results/waiting.json            idle
     python -m bench.waiting --busy 1 --out bench/results/waiting_busy.json
 
 OpenMP reads its policy when torch is loaded, so each policy with each number of threads is a process of its own. They
 take turns of a few updates, one at a time, and the best turn of each counts; between turns they sleep. Batches are
-random tokens, as many as the preset's batch has. `--busy N` keeps N other processes computing meanwhile.
+random tokens, as many as the preset's batch has. Last come the graphs of the embedded bundle, decoding as `attendant
+evaluate` does. `--busy N` keeps N other processes computing meanwhile.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ POLICIES: dict[str, dict[str, str]] = {
 PRESETS = ("tiny", "g2p")
 VOCABULARY, LENGTH = 64, 12  # tokens
 SECONDS_A_TURN = 3.0
+SOURCES = 512
 
 
 def work(preset: str, threads: int) -> None:
@@ -84,6 +86,35 @@ def race(turns: int, presets: list[str], most: int) -> list[dict[str, Any]]:
     return rows
 
 
+def race_graphs(turns: int, most: int) -> list[dict[str, Any]]:
+    """Greedy decoding of random sources by onnxruntime, whose threads spin or sleep while they wait."""
+    import numpy as np
+
+    from export.bundle import read_bundle
+    from export.runner import GraphStepper, Runner
+    from model.decode import decode_sources
+
+    bundle = read_bundle(Path(__file__).parent.parent / "service" / "default_bundle")
+    graphs, rng = bundle.variants["int8"].graphs, np.random.default_rng(1)
+    sources = [rng.integers(4, bundle.sizes.source_vocab, rng.integers(3, 12)).tolist() for _ in range(SOURCES)]
+    keys = [(spin, threads) for threads in sorted({1, most}) for spin in (True, False) if threads > 1 or not spin]
+    steppers = {key: GraphStepper(Runner(graphs, bundle.sizes, threads=key[1], spin=key[0])) for key in keys}
+    rates: dict[tuple[bool, int], list[float]] = {key: [] for key in keys}
+    for _ in range(turns + 1):  # the first warms up
+        for key, stepper in steppers.items():
+            begun = time.perf_counter()
+            decode_sources(stepper, sources)
+            rates[key].append(SOURCES / (time.perf_counter() - begun))
+    spinning = max(rates[most > 1, most])
+    rows = []
+    for (spin, threads), found in rates.items():
+        row = {"graphs": "default bundle, int8", "spinning": spin, "threads": threads}
+        row |= {"sources_per_second": round(max(found)), "to_spinning": round(max(found) / spinning, 3)}
+        rows.append(row)
+        print(", ".join(f"{name} {value}" for name, value in row.items()))
+    return rows
+
+
 def _start(preset: str, policy: str, threads: int) -> subprocess.Popen[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))} | POLICIES[policy]
     command = [sys.executable, "-m", "bench.waiting", "--work", preset, str(threads)]
@@ -118,7 +149,7 @@ def main() -> None:
     others = [multiprocessing.Process(target=_compute_forever, daemon=True) for _ in range(options.busy)]
     for other in others:
         other.start()
-    rows = race(options.turns, options.preset, options.threads)
+    rows = race(options.turns, options.preset, options.threads) + race_graphs(options.turns, options.threads)
     write_record(options.out, "bench.waiting", rows, busy=options.busy)
 
 
