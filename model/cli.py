@@ -90,7 +90,7 @@ def train_plan(options: Namespace) -> Plan:
         if getattr(options, flag):
             tokenizer.check_kind(getattr(options, flag), f"--{flag.replace('_', '-')}")
     settings = dict(map(config.parse_setting, options.set))
-    model, training = config.build(options.preset or "tiny", settings)
+    model, training = config.build(options.preset or "tiny", settings if options.preset else {})
     names = normalize.parse(options.normalize)
 
     from model import checkpoint, estimate, recipe, teachers

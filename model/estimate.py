@@ -52,18 +52,34 @@ def measure_corpus(tsv: Path, source_kind: str, target_kind: str) -> CorpusSize:
 def choose_preset(corpus: CorpusSize, flops: float, settings: dict[str, Any]) -> tuple[str, str]:
     """The largest preset that the corpus is enough for and the machine trains within a day; and why."""
     reasons = []
-    for name, wanted in TOKENS_WANTED.items():
+    fitting = fitting_presets(settings)
+    for name in fitting:
+        wanted = TOKENS_WANTED[name]
         seconds = training_seconds(*build(name, settings), corpus, flops)
-        if corpus.tokens < wanted:
+        if corpus.tokens < wanted and name != fitting[-1]:
             reasons.append(f"{name} wants {wanted / 1e6:g} million tokens")
-        elif seconds > LONGEST_TRAINING and name != "tiny":
+        elif seconds > LONGEST_TRAINING and name != fitting[-1]:
             reasons.append(f"{name} would take about {duration(seconds)}")
         else:
             why = (
                 f"for {corpus.pairs:,} pairs of {corpus.tokens:,} tokens, and about {duration(seconds)} on this machine"
             )
             return name, why + (f" ({', '.join(reversed(reasons))})" if reasons else "")
-    raise AssertionError("tiny is for any corpus")
+    raise AssertionError("the smallest is for any corpus")
+
+
+def fitting_presets(settings: dict[str, Any]) -> list[str]:
+    """Those that the settings can be made in, largest first; what is wrong with them where there is none."""
+    fitting, problem = [], ConfigError("")
+    for name in TOKENS_WANTED:
+        try:
+            build(name, settings)
+            fitting.append(name)
+        except ConfigError as error:
+            problem = error
+    if not fitting:
+        raise problem
+    return fitting
 
 
 def training_seconds(model: ModelConfig, train: TrainConfig, corpus: CorpusSize, flops: float) -> float:
@@ -94,6 +110,7 @@ def preset_for(tsv: Path, kinds: dict[str, str], settings: dict[str, Any]) -> tu
     """The chosen preset and the settings, with a max_length that fits the corpus where none is set; says why."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # each process would measure for itself
         raise ConfigError(f"--preset must be given under torchrun: one of {', '.join(PRESETS)}.")
+    fitting_presets(settings)  # before the corpus is read
     source, target = (kinds.get(side, kinds.get("shared", "chars")) for side in ("source", "target"))
     corpus = measure_corpus(tsv, source, target)
     name, why = choose_preset(corpus, machine_flops(), settings)

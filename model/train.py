@@ -67,11 +67,7 @@ class Position:
     stale: int = 0  # validations since the best
     seconds: float = 0.0  # spent training, over all resumptions
     threads: int = 0  # that torch computed with; 0: an earlier version did not say
-    unlogged: tuple[float, float, float] = (
-        0.0,
-        0.0,
-        0.0,
-    )  # summed loss, tokens and pairs since the last line of history
+    unlogged: tuple[float, ...] = (0.0, 0.0, 0.0)  # loss summed, tokens and pairs since the last line of history
 
 
 def train(plan: Plan) -> Result:

@@ -55,6 +55,13 @@ def test_a_preset_that_nobody_named_takes_the_longest_text(write_tsv: Callable[.
     assert preset_for(write_tsv("a\tb"), {"shared": "chars"}, {}) == ("tiny", {})
 
 
+def test_a_preset_that_the_settings_do_not_fit_is_not_chosen() -> None:
+    assert choose_preset(MIDDLE, LAPTOP, {"heads": 128})[0] == "g2p"  # 128 heads do not divide 64 features
+    assert choose_preset(SMALL, LAPTOP, {"heads": 128})[0] == "g2p"
+    with pytest.raises(ConfigError, match="heads must be at least 1, not 0"):
+        choose_preset(SMALL, LAPTOP, {"heads": 0})
+
+
 def test_under_torchrun_a_preset_is_asked_for(write_tsv: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="--preset must be given under torchrun: one of tiny, g2p, base, big"):

@@ -109,6 +109,17 @@ def test_the_handlers_of_before_are_put_back(tsv: Path, tmp_path: Path) -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """A shell script starts what is in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not stop.requested
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_resuming_a_run_without_a_checkpoint_says_that_it_begins_anew(
     tsv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
