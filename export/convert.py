@@ -29,7 +29,7 @@ from export.weights import arrays_of
 from model import checkpoint
 from model.checkpoint import TrainedModel
 from model.config import ModelConfig
-from model.threads import set_torch_threads
+from model.threads import torch_threads
 from model.tokenizer import BOS, EOS, PAD, UNK
 
 __all__ = ["calibration_pairs", "convert", "describe", "describe_variants", "write_graphs"]
@@ -56,13 +56,10 @@ def convert(
     `threads` of torch and onnxruntime; 0: as many as are measured to be fastest for torch; None: as they are set.
     """
     trained = checkpoint.load_trained(run)
-    if threads is not None:
-        set_torch_threads(threads, lambda: _forward(trained))
     arrays = arrays_of(trained.model)
     for weight, values in arrays.items():
         if not np.isfinite(values).all():
             raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
-    samples = read_samples(run, trained, given)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
@@ -88,7 +85,9 @@ def convert(
                 )
             )
 
-    write_bundle(out, fill, prove, force)
+    with torch_threads(threads, lambda: _forward(trained)):
+        samples = read_samples(run, trained, given)
+        write_bundle(out, fill, prove, force)
     return read_bundle(out)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from model.errors import ConfigError, DataError
 from model.overlap import overlap
 from model.pairs import read_references
-from model.threads import set_torch_threads
+from model.threads import torch_threads
 from model.unknown import named, pieces_lacking
 
 if TYPE_CHECKING:
@@ -117,10 +117,10 @@ def run_answers(
     from model.decode import decode_all
 
     def decode(sources: list[list[int]]) -> list[list[int]]:
-        if threads is not None and (threads or len(sources) >= WORTH_MEASURING):
-            some = sources[:: max(1, len(sources) // MEASURED)]
-            set_torch_threads(threads, lambda: decode_all(trained.model, some, beam_size, max_length=MEASURED_STEPS))
-        return decode_all(trained.model, sources, beam_size, length_penalty)
+        some = sources[:: max(1, len(sources) // MEASURED)]
+        number = threads if threads or len(sources) >= WORTH_MEASURING else None
+        with torch_threads(number, lambda: decode_all(trained.model, some, beam_size, max_length=MEASURED_STEPS)):
+            return decode_all(trained.model, sources, beam_size, length_penalty)
 
     return answers_to(data, trained.source, trained.target, trained.config.max_length - 1, decode, allow_unknown)
 

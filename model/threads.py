@@ -6,10 +6,11 @@ of a sum, so a run keeps the number that it began with.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from model.errors import ConfigError
 
@@ -60,6 +61,20 @@ def fastest(seconds_with: Callable[[int], float], most: int) -> tuple[int, float
             break
         best, seconds = number, found
     return best, seconds
+
+
+@contextlib.contextmanager
+def torch_threads(number: int | None, work: Callable[[], object]) -> Iterator[None]:
+    """Compute with so many threads inside, or with as many as `work` is fastest with (0); None changes nothing."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        if number is not None:
+            set_torch_threads(number, work)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def set_torch_threads(number: int, work: Callable[[], object]) -> tuple[int, float]:

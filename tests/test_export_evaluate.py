@@ -8,6 +8,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,13 +162,19 @@ def test_what_the_service_refuses_has_no_answer_and_counts_as_wrong(
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
-def test_the_number_of_threads_can_be_given(number: str, bundle: Path, run: Path, tsv: Path) -> None:
-    before = torch.get_num_threads()
-    try:
-        evaluated(run, "--data", tsv, "--threads", number)
-        assert torch.get_num_threads() == int(number)
-    finally:
-        torch.set_num_threads(before)
+def test_the_number_of_threads_can_be_given(
+    number: str, bundle: Path, run: Path, tsv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, used = torch.get_num_threads(), set()
+
+    def decode(model: Any, sources: list[list[int]], *search: Any, **limits: Any) -> list[list[int]]:
+        used.add(torch.get_num_threads())
+        return decode_all(model, sources, *search, **limits)
+
+    monkeypatch.setattr("model.decode.decode_all", decode)
+    evaluated(run, "--data", tsv, "--threads", number)
+    assert used == {int(number)}
+    assert torch.get_num_threads() == before
     evaluated(bundle, "--data", tsv, "--threads", number)
 
 
@@ -180,7 +187,7 @@ def test_the_number_of_threads_is_measured_where_there_is_much_to_decode(
     monkeypatch.setattr(
         "export.evaluate.fastest", lambda seconds_with, most: tried.append(most) or (1, seconds_with(1))
     )
-    monkeypatch.setattr("model.evaluate.set_torch_threads", lambda number, work: tried.append(number) or work())
+    monkeypatch.setattr("model.threads.set_torch_threads", lambda number, work: tried.append(number) or work())
     evaluated(bundle, "--data", tsv)
     evaluated(run, "--data", tsv)
     assert tried == [processors(), 0]

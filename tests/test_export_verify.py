@@ -84,19 +84,17 @@ def test_a_bundle_verifies_where_only_the_service_is_installed(good: Path) -> No
 def test_the_number_of_threads_of_an_export_can_be_given(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, used = torch.get_num_threads(), []
+    used, before = [], torch.get_num_threads()
 
     def prove(*_: object) -> list[str]:
         used.append(torch.get_num_threads())
         return []
 
     monkeypatch.setattr(convert, "verify", prove)
-    try:
-        arguments = ["export", str(run), "--out", str(tmp_path / "bundle"), "--precision", "fp32", "--threads", "1"]
-        assert attendant.main(arguments) == 0
-    finally:
-        torch.set_num_threads(before)
+    arguments = ["export", str(run), "--out", str(tmp_path / "bundle"), "--precision", "fp32", "--threads", "1"]
+    assert attendant.main(arguments) == 0
     assert used == [1]
+    assert torch.get_num_threads() == before
 
 
 def test_the_commands_say_in_a_sentence_why_they_fail(
