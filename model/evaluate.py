@@ -186,6 +186,8 @@ def table(report: dict[str, Any]) -> str:
 def errors_table(answers: Answers, split: Callable[[str], list[str]], count: int) -> str:
     """Some wrong answers with their references, evenly spaced over the file."""
     wrong, sources = answers.wrong(split), list(answers.references)
+    if not wrong:
+        return "no answer is wrong"
     chosen = [wrong[k * len(wrong) // min(count, len(wrong))] for k in range(min(count, len(wrong)))]
     lines = [f"{len(chosen)} of {len(wrong):,} wrong answers:"]
     for i in chosen:
