@@ -11,7 +11,7 @@ BIN := .venv/bin
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-layers bench-memory bench-kernels clean cuda-check
+.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -55,7 +55,7 @@ data: $(DATA)/train.tsv ## the default corpus, in DATA
 # What `attendant train` is given for the default model's teachers and for the student that learns from them.
 TEACHER = --preset g2p --data $(DATA)/train.tsv --valid $(DATA)/valid.tsv --source-tokenizer chars --target-tokenizer words
 STUDENT = --preset g2p --distilled $(RUNS)/distilled --valid $(DATA)/valid.tsv --set steps=10500 --set dropout=0.1 \
-  --set label_smoothing=0.0 --set one_target=true --set select_ignore='[0-9]' --set seed=21
+  --normalize lower,nfc,strip --set label_smoothing=0.0 --set one_target=true --set select_ignore='[0-9]' --set seed=21
 
 train: $(DATA)/train.tsv ## the default model from nothing, into RUNS, for a day: two teachers, a student, release; goes on where it stopped
 	$(BIN)/attendant train $(TEACHER) --set seed=11 $(SETTINGS) --out $(RUNS)/teacher1 --resume
@@ -129,6 +129,10 @@ bench-report: .venv/bench ## docs/performance.md from the results
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json
+
+bench-waiting: .venv/all ## training by OpenMP's waiting policy and number of threads, idle and beside another process
+	$(BIN)/python -m bench.waiting --out bench/results/waiting.json
+	$(BIN)/python -m bench.waiting --busy 1 --out bench/results/waiting_busy.json
 
 bench-layers: .venv/all ## one layer of self-attention, recurrence and convolution by length, with its picture
 	$(BIN)/python -m bench.layers

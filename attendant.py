@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -39,6 +40,11 @@ COMMANDS = {
     "info": ("service.info", "what a bundle is, and what this machine would run it on"),
 }
 
+# Commands that compute with torch. Its OpenMP threads wait without spinning, so that another process on the machine
+# does not stop them; the policy is read when torch is loaded, so it is set before.
+PASSIVE_WAITING = ("train", "distill", "evaluate", "plot", "release", "import", "export", "verify")
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class UsageError(Exception):
     exit_code = 2
@@ -68,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         hint = did_you_mean(command, COMMANDS)
         print(f"attendant: {command!r} is no command{hint}; it takes one of {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
+    if command in PASSIVE_WAITING:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         module = _own_module(COMMANDS[command][0])
         function = getattr(module, {"import": "import_model"}.get(command, command))
@@ -109,9 +117,18 @@ def __getattr__(name: str) -> Any:
 def _sentence(error: Exception) -> str:
     if hasattr(error, "exit_code"):
         return str(error)
+    if _is_full_disk(error):
+        where = f", writing {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"the disk is full{where}: nothing incomplete is left behind; free some space and run the command again."
     if isinstance(error, ModuleNotFoundError):
         return f"this needs {error.name}, which is not installed; run: {install_command('train')}."
     return f"{type(error).__name__}: {error} (set ATTENDANT_TRACEBACK=1 to see where)"
+
+
+def _is_full_disk(error: Exception) -> bool:
+    """safetensors has an error of its own, which names the system's in its text."""
+    by_number = isinstance(error, OSError) and error.errno in FULL
+    return by_number or any(f"(os error {number})" in str(error) for number in FULL)
 
 
 def _usage() -> str:

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from model.checkpoint import TrainedModel, load_trained
-from model.data import read_references
 from model.distill import fits, log_probabilities
-from model.evaluate import decode_texts, edit_distance
+from model.evaluate import edit_distance, run_answers
 from model.g2p import census_names
+from model.pairs import read_references
 
 STRESS = re.compile("[0-9]")
 LENGTHS = ((1, 4), (5, 6), (7, 8), (9, 10), (11, 99))  # letters
@@ -138,7 +138,7 @@ def percent(part: int, whole: int) -> float:
 
 def answers_of(trained: TrainedModel, data: Path) -> list[Answer]:
     references = read_references(data)
-    outputs = decode_texts(trained, list(references), data)
+    outputs = run_answers(trained, data).outputs
     limit = trained.config.max_length  # an answer of that length never ended
     scored = [pair for pair in zip(references, outputs, strict=True) if pair[1] and fits(pair, trained, limit)]
     logprobs = dict(zip(scored, log_probabilities([trained.model], scored, trained), strict=True))

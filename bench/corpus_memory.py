@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import machine_facts
-from model.data import EncodedCorpus, epoch_batches, read_pairs
+from model.data import EncodedCorpus, epoch_batches
+from model.pairs import read_pairs
 from model.tokenizer import learn
 
 BEGINNINGS, MIDDLES, ENDS = ("ba", "ne", "ko", "li", "su", "ra"), ("m", "st", "r", "l"), ("a", "o", "ing", "ed")

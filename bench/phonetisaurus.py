@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from attendant_version import install_command
-from model.data import read_pairs, read_references
 from model.errors import UserError
 from model.evaluate import error_rates
+from model.pairs import read_pairs, read_references
 
 PACKAGE = "phonetisaurus"
 ORDERS = (7, 8, 9)  # 8 is the default of phonetisaurus-train

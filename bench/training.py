@@ -29,10 +29,11 @@ from torch import Tensor, nn
 
 from bench.machine import machine_facts
 from model.config import ModelConfig, TrainConfig, build
-from model.data import Batch, EncodedCorpus, collate, epoch_batches, read_pairs
+from model.data import Batch, EncodedCorpus, collate, epoch_batches
 from model.device import pick_precision
 from model.loss import smoothed_cross_entropy
 from model.optim import make_optimizer
+from model.pairs import read_pairs
 from model.tokenizer import PAD, Tokenizer, learn
 from model.transformer import Transformer, sinusoids
 

@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from export.bundle import BundleError, read_bundle
+from model.threads import add_flag, asked_for
 
 
 def export(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -28,13 +29,14 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
         help=("lines of source<TAB>target to calibrate and prove with (default: the run's own)"),
     )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
+    add_flag(parser)
     options = parser.parse_args(arguments)
 
     from export.convert import convert
+    from export.precisions import DEFAULT
     from export.sample_pairs import INVENTED, has_samples
-    from export.variants import DEFAULT
 
-    started = time.monotonic()
+    started, threads = time.monotonic(), asked_for(options.threads)
     variants = tuple(dict.fromkeys((*(options.precision or DEFAULT), *(["fp16"] if options.fp16 else []))))
     name = options.name or options.run.resolve().name
     if not options.samples and options.run.is_dir() and not has_samples(options.run):
@@ -42,7 +44,7 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
             f"{options.run} has no samples: calibrating and proving on {INVENTED} sources of random tokens and the "
             "model's own answers; give --samples TSV for int8 that is calibrated on real texts."
         )
-    bundle = convert(options.run, options.out, name, variants, options.force, options.samples)
+    bundle = convert(options.run, options.out, name, variants, options.force, options.samples, threads)
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     print(
         f"{options.out}: {', '.join(bundle.variants)}, {size / 1e6:.1f} MB, verified against torch; "
@@ -57,12 +59,14 @@ def verify(parser: ArgumentParser, arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     bundle = read_bundle(options.bundle)
 
-    from export.samples import read_samples
     from export.verify import verify as find_problems
-    from model.checkpoint import load_trained
 
-    trained = load_trained(options.checkpoint) if options.checkpoint else None
-    samples = read_samples(options.checkpoint, trained, options.samples) if trained else None
+    samples = None
+    if options.checkpoint:
+        from export.samples import read_samples
+        from model.checkpoint import load_trained
+
+        samples = read_samples(options.checkpoint, load_trained(options.checkpoint), options.samples)
     problems = find_problems(bundle, samples)
     if problems:
         raise BundleError("\n".join([f"{options.bundle} is not what it should be:", *problems]))

@@ -8,21 +8,18 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from export import signature
+from export.inputs import Inputs, grid, worst
 from export.int8_reference import Calibration, follow, int8_reference
 from export.int8_trace import TracingRunner
 from export.runner import Array, Feeds, Runner, chunks, padded
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Transformer
 
-SEED = 1
-FIRST_REAL_ID = EOS + 1
 ROUNDING = 4  # times torch's own distance between f32 and f64 is no difference
 ROUNDING_CAP = 10  # times the tolerance is one, whatever torch's rounding
 INT8_TOLERANCE = 1e-3  # of log-probabilities, nats, from the int8 reference that follows the graph's levels
@@ -31,41 +28,6 @@ LEVEL_SLACK = 0.01  # levels, beside the half that rounding explains
 LARGEST_BATCH = 64
 IMPOSSIBLE = -1000.0  # log-probabilities below are one and the same: classes that a bias forbids, in any rounding
 LARGEST_OUTPUT = 2**24  # log-probabilities of one batch of answers
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """One point of the grid."""
-
-    source: Array
-    source_length: Array
-    target: Array
-
-    def __str__(self) -> str:
-        lengths, (batch, target_length) = self.source_length, self.target.shape
-        return f"at batch {batch}, source lengths {lengths.min()} to {lengths.max()}, target length {target_length}"
-
-
-def grid(sizes: signature.Sizes) -> Iterator[Inputs]:
-    """Batches of 1 to 16, lengths from 1 to the limit, padded and not, of random tokens."""
-    limit = sizes.max_length
-    for lengths, target_length in (
-        ([1], 1),
-        ([limit], limit),
-        ([1, limit, 3], 2),
-        ([5, 2, 7, 7, 1], 9),
-        ([3] * 16, 13),
-    ):
-        yield random_inputs(sizes, [min(n, limit) for n in lengths], min(target_length, limit))
-
-
-def random_inputs(sizes: signature.Sizes, lengths: list[int], target_length: int) -> Inputs:
-    rng = np.random.default_rng(SEED)
-    rows = [[*rng.integers(FIRST_REAL_ID, sizes.source_vocab, n - 1).tolist(), EOS] for n in lengths]
-    source, source_length = padded(rows, PAD)
-    target = rng.integers(FIRST_REAL_ID, sizes.target_vocab, (len(lengths), target_length))
-    target[:, 0] = BOS
-    return Inputs(source, source_length, target)
 
 
 def check_values(runner: Runner, model: Transformer, tolerance: float) -> Iterator[str]:
@@ -192,14 +154,6 @@ def attention_arrays(weights: AttentionWeights) -> dict[str, Array]:
         "decoder_attention": torch.stack(weights.decoder, 1).numpy(),
         "cross_attention": torch.stack(weights.cross, 1).numpy(),
     }
-
-
-def worst(found: Array, expected: Array) -> str:
-    """Where two arrays are furthest apart, and both values there."""
-    distance = np.nan_to_num(np.abs(found.astype(np.float64) - expected), nan=np.inf)
-    at = np.unravel_index(int(distance.argmax()), distance.shape)
-    place = ", ".join(map(str, at))
-    return f"worst at [{place}], {found[at]:.6g} and not {expected[at]:.6g}"
 
 
 def swapped_heads(found: Array, expected: Array) -> str:

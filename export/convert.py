@@ -19,15 +19,17 @@ from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
 from export.graphs import sizes_of
 from export.measure import decode, measure
+from export.precisions import DEFAULT, PRECISIONS
 from export.quantize import Range, calibrate
 from export.runner import Runner
 from export.samples import calibration_pairs, read_samples
-from export.variants import DEFAULT, PRECISIONS, build_variant_graph, graphs_of
+from export.variants import build_variant_graph, graphs_of
 from export.verify import verify
 from export.weights import arrays_of
 from model import checkpoint
 from model.checkpoint import TrainedModel
 from model.config import ModelConfig
+from model.threads import torch_threads
 from model.tokenizer import BOS, EOS, PAD, UNK
 
 __all__ = ["calibration_pairs", "convert", "describe", "describe_variants", "write_graphs"]
@@ -41,15 +43,23 @@ class VerificationError(BundleError):
 
 
 def convert(
-    run: Path, out: Path, name: str, variants: Sequence[str] = DEFAULT, force: bool = False, given: Path | None = None
+    run: Path,
+    out: Path,
+    name: str,
+    variants: Sequence[str] = DEFAULT,
+    force: bool = False,
+    given: Path | None = None,
+    threads: int | None = None,
 ) -> Bundle:
-    """Write a bundle of a trained run, if it proves to be the same model."""
+    """Write a bundle of a trained run, if it proves to be the same model.
+
+    `threads` of torch and onnxruntime; 0: as many as are measured to be fastest for torch; None: as they are set.
+    """
     trained = checkpoint.load_trained(run)
     arrays = arrays_of(trained.model)
     for weight, values in arrays.items():
         if not np.isfinite(values).all():
             raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
-    samples = read_samples(run, trained, given)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
@@ -62,12 +72,12 @@ def convert(
         for variant in variants:
             write_graphs(variant, trained.config, arrays, ranges, directory / variant)
             graphs = {graph: directory / path for graph, path in described[variant]["graphs"].items()}
-            runner = Runner(graphs, sizes_of(trained.config))
+            runner = Runner(graphs, sizes_of(trained.config), threads=threads or 0)
             described[variant]["measured"] = measure(runner, decode(runner, samples), samples, certificate)
         return describe(run, trained, name, certificate, described)
 
     def prove(bundle: Bundle) -> None:
-        problems = verify(bundle, samples)
+        problems = verify(bundle, samples, threads or 0)
         if problems:
             raise VerificationError(
                 "\n".join(
@@ -75,8 +85,18 @@ def convert(
                 )
             )
 
-    write_bundle(out, fill, prove, force)
+    with torch_threads(threads, lambda: _forward(trained)):
+        samples = read_samples(run, trained, given)
+        write_bundle(out, fill, prove, force)
     return read_bundle(out)
+
+
+def _forward(trained: TrainedModel) -> None:
+    """What the number of threads is measured on: the model's answer to some sources of moderate length."""
+    length = min(16, trained.config.max_length)
+    ids = torch.full((16, length), EOS + 1)
+    with torch.inference_mode():
+        trained.model(ids.clamp(max=trained.config.source_vocab - 1), ids.clamp(max=trained.config.target_vocab - 1))
 
 
 def advice(problems: list[str]) -> list[str]:

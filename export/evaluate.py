@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from export.bundle import MANIFEST, Bundle, BundleError, read_bundle
+from model.threads import add_flag, asked_for, fastest, processors, seconds_of
+
+if TYPE_CHECKING:
+    from model.evaluate import Answers
+    from model.tokenizer import Tokenizer
 
 PREFERRED = ("int8", "fp32")  # on a CPU, fastest first
 
@@ -26,14 +31,30 @@ def evaluate(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--precision", metavar="NAME", help="of a bundle (default: int8 where it has that, else fp32)")
     parser.add_argument("--ignore", metavar="REGEX", help="report also with what matches taken out of both sides")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
+    parser.add_argument("--errors", type=int, default=0, metavar="N", help="show N wrong answers with their references")
+    parser.add_argument(
+        "--predictions", type=Path, metavar="FILE", help="write every source, output and reference, a line of JSON each"
+    )
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="decode sources with what the vocabulary lacks, as unknown tokens"
+    )
+    add_flag(parser)
     options = parser.parse_args(arguments)
     if options.beam_size < 1:
         raise EvaluateUsageError(f"--beam-size takes a whole number from 1, not {options.beam_size}.")
-    report = _of_bundle(options) if (options.model / MANIFEST).exists() else _of_run(options)
+    options.threads = asked_for(options.threads)
 
-    from model.evaluate import table
+    from model.evaluate import check_pattern, errors_table, table
 
+    check_pattern(options.ignore)
+    answers, target, report = _of_bundle(options) if (options.model / MANIFEST).exists() else _of_run(options)
     print(table(report))
+    if options.errors > 0:
+        print("\n" + errors_table(answers, target.pieces, options.errors))
+    if options.predictions:
+        options.predictions.parent.mkdir(parents=True, exist_ok=True)
+        lines = (json.dumps(line, ensure_ascii=False) for line in answers.lines(target.pieces))
+        options.predictions.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -54,44 +75,82 @@ def evaluate_bundle(
     bundle: Bundle, precision: str, data: Path, beam_size: int, length_penalty: float, ignore: str | None
 ) -> dict[str, Any]:
     """Decode every source of a TSV with a variant's graphs and score it against all of its targets."""
-    from export.runner import GraphStepper, Runner
     from model import tokenizer
-    from model.data import read_references
-    from model.decode import decode_sources
-    from model.evaluate import check_pattern, measure
+    from model.evaluate import check_pattern, report_of
 
     check_pattern(ignore)
+    answers = bundle_answers(bundle, precision, data, beam_size, length_penalty)
+    target = tokenizer.load(bundle.tokenizers["target"])
+    about = {"precision": precision, "beam_size": beam_size, "length_penalty": length_penalty}
+    report: dict[str, Any] = report_of(answers, target, ignore, **about)
+    return report
+
+
+def bundle_answers(
+    bundle: Bundle,
+    precision: str,
+    data: Path,
+    beam_size: int = 1,
+    length_penalty: float = 1.0,
+    allow_unknown: bool = False,
+    threads: int | None = None,
+) -> Answers:
+    """What a variant's graphs answer; `threads`: 0 measures how many are fastest, None leaves onnxruntime's."""
+    from export.runner import GraphStepper, Runner
+    from model import tokenizer
+    from model.decode import decode_sources
+    from model.evaluate import MEASURED, MEASURED_STEPS, WORTH_MEASURING, answers_to
+
+    start = _start(bundle)
+
+    def stepper(number: int) -> GraphStepper:
+        return GraphStepper(Runner(bundle.variants[precision].graphs, bundle.sizes, threads=number))
+
+    def decode(sources: list[list[int]]) -> list[list[int]]:
+        some = sources[:: max(1, len(sources) // MEASURED)]
+
+        def seconds_with(number: int) -> float:
+            short = stepper(number)
+            short.max_length = MEASURED_STEPS
+            return float(seconds_of(lambda: decode_sources(short, some, beam_size, start=start)))
+
+        number = threads or 0
+        if threads == 0 and len(sources) >= WORTH_MEASURING:
+            number, _ = fastest(seconds_with, processors())
+        return list(decode_sources(stepper(number), sources, beam_size, length_penalty, start=start))
+
     source, target = (tokenizer.load(bundle.tokenizers[side]) for side in ("source", "target"))
-    references = read_references(data)
-    encoded = source.encode_batch(list(references))
-    _check_lengths(bundle, data, list(references), encoded)
-    stepper = GraphStepper(Runner(bundle.variants[precision].graphs, bundle.sizes))
-    found = decode_sources(stepper, encoded, beam_size, length_penalty, start=_start(bundle))
-    report: dict[str, Any] = {"data": data.name, "sources": len(references), "precision": precision}
-    report |= {"beam_size": beam_size, "length_penalty": length_penalty}
-    return report | dict(measure([target.decode(ids) for ids in found], list(references.values()), target, ignore))
+    return answers_to(data, source, target, bundle.limits["max_source_length"], decode, allow_unknown)
 
 
-def _of_bundle(options: Namespace) -> dict[str, Any]:
+def _of_bundle(options: Namespace) -> tuple[Answers, Tokenizer, dict[str, Any]]:
+    """The answers, the target tokenizer and the report."""
+    from model import tokenizer
+    from model.evaluate import report_of
+
     bundle = read_bundle(options.model)
     precision = choose_precision(bundle, options.precision)
-    search = (options.beam_size, options.length_penalty)
-    return evaluate_bundle(bundle, precision, options.data, *search, options.ignore)
+    search = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
+    more = {"allow_unknown": options.allow_unknown, "threads": options.threads}
+    answers = bundle_answers(bundle, precision, options.data, **search, **more)
+    target = tokenizer.load(bundle.tokenizers["target"])
+    return answers, target, report_of(answers, target, options.ignore, precision=precision, **search)
 
 
-def _of_run(options: Namespace) -> dict[str, Any]:
+def _of_run(options: Namespace) -> tuple[Answers, Tokenizer, dict[str, Any]]:
+    """The answers, the target tokenizer and the report."""
     if options.precision:
         raise EvaluateUsageError(f"--precision is for a bundle, and {options.model} is none; leave it out.")
 
     from model.checkpoint import load_trained, read_config
-    from model.evaluate import evaluate_run
+    from model.evaluate import report_of, run_answers
 
     trained = load_trained(options.model)
     _check_languages(read_config(options.model).get("languages", {}), options.model)
-    report: dict[str, Any] = evaluate_run(
-        trained, options.data, options.beam_size, options.length_penalty, options.ignore
-    )
-    return report
+    search = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
+    more = {"allow_unknown": options.allow_unknown, "threads": options.threads}
+    answers = run_answers(trained, options.data, **search, **more)
+    return answers, trained.target, report_of(answers, trained.target, options.ignore, **search)
 
 
 def _start(bundle: Bundle) -> list[int]:
@@ -110,10 +169,3 @@ def _check_languages(languages: dict[str, Any], path: Path) -> None:
             raise EvaluateUsageError(
                 f"{path} has several {side} languages, and its import named none; import it with --{side}-language."
             )
-
-
-def _check_lengths(bundle: Bundle, data: Path, texts: list[str], encoded: list[list[int]]) -> None:
-    limit = bundle.limits["max_source_length"]
-    for text, ids in zip(texts, encoded, strict=True):
-        if len(ids) > limit:
-            raise BundleError(f"{data}: a source has {len(ids)} tokens, and the model reads {limit}: {text[:40]!r}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from export import certificate
+from export import replay
 from export.runner import GraphStepper, Runner
 from export.samples import Ids, Samples
 from model.decode import decode_sources
@@ -28,7 +28,7 @@ def measure(runner: Runner, answers: dict[int, list[Ids]], samples: Samples, hel
     rates, torch_rates = (_error_rates(found[1], samples) for found in (answers, _torch(samples)))
     return {
         "held_out_inputs": len(samples.texts),
-        "drift": float(f"{certificate.drift(held, runner):.3g}"),
+        "drift": float(f"{replay.drift(held, runner):.3g}"),
         "differing_greedy": differing(answers[1], samples.torch_answers(1)),
         "differing_beam_4": differing(answers[BEAM], samples.torch_answers(BEAM)),
         **rates,

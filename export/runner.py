@@ -22,11 +22,16 @@ Feeds = dict[str, Array]
 class Runner:
     """The graphs of one variant; decodes with the fast ones where there are any, unless `plain`."""
 
-    def __init__(self, graphs: dict[str, Path], sizes: Sizes, plain: bool = False) -> None:
+    def __init__(
+        self, graphs: dict[str, Path], sizes: Sizes, plain: bool = False, threads: int = 0, spin: bool = False
+    ) -> None:
+        """`threads` of onnxruntime, 0 for its own number; without `spin` they sleep while they wait."""
         self.sizes = sizes
         self.kind = "" if plain or "fast_step" not in graphs else "fast_"
         options = ort.SessionOptions()
         options.log_severity_level = 3
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
         self.sessions = {
             name: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             for name, path in graphs.items()

@@ -8,8 +8,8 @@ import numpy as np
 
 from model import checkpoint
 from model.checkpoint import TrainedModel
-from model.data import read_pairs
 from model.decode import decode_all
+from model.pairs import read_pairs
 from model.tokenizer import EOS, Tokenizer
 
 INVENTED = 96  # pairs

@@ -5,6 +5,7 @@
     RUN/history.jsonl                a line per logged step and per validation
     RUN/samples.tsv                  some pairs of the validation file, for export
     RUN/step-00001000/               a checkpoint: model, optimizer and (with ema) ema.safetensors, state.json
+    RUN/stopped-00001234/            the same, written where a signal stopped the run; gone after the next checkpoint
     RUN/best-00001000/               the best so far: model.safetensors (averaged), state.json
 
 A released model is the same without the steps: its model.safetensors lies beside config.json.
@@ -14,9 +15,7 @@ Directories are written under another name and renamed, so one with its final na
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from torch import Tensor
 from model import config as options
 from model.config import ModelConfig
 from model.errors import UserError
+from model.files import write_directory, write_json
 from model.tokenizer import Tokenizer
 from model.tokenizer import load as load_tokenizer
 from model.transformer import Transformer
@@ -82,7 +82,8 @@ def release(run: Path, out: Path, step: int | None = None) -> None:
 
 
 def find_weights(run: Path) -> Path:
-    candidates = [run, *reversed(checkpoints(run, "best")), *reversed(checkpoints(run, "step"))]
+    last = latest(run)
+    candidates = [run, *reversed(checkpoints(run, "best")), *([last] if last else [])]
     for directory in candidates:
         if (directory / MODEL).is_file():
             return directory / MODEL
@@ -143,6 +144,12 @@ def checkpoints(run: Path, kind: str = "step") -> list[Path]:
     return sorted(p for p in run.glob(f"{kind}-*") if p.name.removeprefix(f"{kind}-").isdecimal())
 
 
+def latest(run: Path) -> Path | None:
+    """The checkpoint that a resumed run goes on from, if there is one."""
+    every = checkpoints(run, "step") + checkpoints(run, "stopped")
+    return max(every, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
 def checkpoint_path(run: Path, step: int, kind: str = "step") -> Path:
     return run / f"{kind}-{step:08d}"
 
@@ -154,7 +161,8 @@ def save_training(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     ema: dict[str, Tensor] | None = None,
-) -> None:
+    kind: str = "step",
+) -> Path:
     """A checkpoint from which training goes on exactly as if it had not stopped."""
 
     def fill(directory: Path) -> None:
@@ -164,7 +172,9 @@ def save_training(
             save_weights(ema, directory / EMA)
         write_json(state, directory / STATE)
 
-    write_directory(checkpoint_path(run, step), fill)
+    path = checkpoint_path(run, step, kind)
+    write_directory(path, fill)
+    return path
 
 
 def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
@@ -190,30 +200,11 @@ def save_best(run: Path, step: int, weights: dict[str, Tensor], state: dict[str,
 
 
 def prune(run: Path, keep_last: int, best_step: int) -> None:
-    """Remove checkpoints that are neither the best nor among the last few."""
+    """Remove checkpoints that are neither the best nor among the last few, and those of a signal."""
     best = checkpoint_path(run, best_step, "best")
-    for path in checkpoints(run)[:-keep_last] + [p for p in checkpoints(run, "best") if p != best]:
+    others = [p for p in checkpoints(run, "best") if p != best] + checkpoints(run, "stopped")
+    for path in checkpoints(run)[:-keep_last] + others:
         shutil.rmtree(path)
-
-
-def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a directory beside the path, flush it to disk, and give it its name when it is whole."""
-    beside = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    fill(beside)
-    for file in beside.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-    if path.exists():
-        shutil.rmtree(path)
-    beside.rename(path)
-
-
-def write_json(value: Any, path: Path) -> None:
-    beside = path.with_name(f".{path.name}.partial")
-    beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    beside.replace(path)
 
 
 def _flatten(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

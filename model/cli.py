@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from model.errors import ConfigError, InterruptedRunError, UserError
+from model import threads
+from model.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from model.prepare import Plan
 
 
 def data(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -36,29 +42,59 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     pairs = parser.add_mutually_exclusive_group(required=True)
     pairs.add_argument("--data", type=Path, metavar="TSV", help="lines of source<TAB>target")
     pairs.add_argument("--distilled", type=Path, metavar="DIR", help="what attendant distill wrote")
-    parser.add_argument("--valid", required=True, type=Path, metavar="TSV", help="held-out lines, to validate on")
+    parser.add_argument(
+        "--valid", type=Path, metavar="TSV", help="held-out lines, to validate on (default: some are split off --data)"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="the directory of the run")
-    parser.add_argument("--preset", default="base", metavar="NAME", help="tiny, g2p, base or big (default: base)")
+    parser.add_argument(
+        "--preset", metavar="NAME", help="tiny, g2p, base or big (default: what fits the corpus and the machine)"
+    )
     parser.add_argument("--source-tokenizer", metavar="T", help="chars, words or bpe:SIZE (default: chars)")
     parser.add_argument("--target-tokenizer", metavar="T", help="chars, words or bpe:SIZE (default: chars)")
     parser.add_argument("--tokenizer", metavar="T", help="one for both sides")
+    parser.add_argument(
+        "--normalize", metavar="LIST", help="of lower, nfc, strip: done to every source, here and where it is served"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any option of model/config.py")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, if there is one")
+    threads.add_flag(parser)
     options = parser.parse_args(arguments)
+    number = threads.asked_for(options.threads)
+    plan = train_plan(options)
 
-    from model import config, teachers, tokenizer
+    from model.estimate import duration
+    from model.train import train as run_training
+
+    result = run_training(dataclasses.replace(plan, threads=number))
+    if os.environ.get("RANK", "0") != "0":  # under torchrun, one process speaks
+        return
+    unit = "nats per token" if plan.train.select == "loss" else "% of sequences wrong"
+    print(
+        f"{result.run}: {result.step:,} steps in {duration(result.seconds)}; best at step {result.best_step:,}: "
+        f"validation {plan.train.select} {result.best_value:.4g} {unit}\n"
+        f"next: attendant export {result.run} --out {result.run.with_name(f'{result.run.name}-bundle')}"
+    )
+
+
+def train_plan(options: Namespace) -> Plan:
+    """What the flags of `attendant train` ask for; what is wrong with them is raised before any work is done."""
+    from model import config, normalize, tokenizer
 
     if options.distilled and (options.tokenizer or options.source_tokenizer or options.target_tokenizer):
         raise ConfigError("--distilled brings the teachers' tokenizers; leave out those that are named.")
+    if options.distilled and not options.valid:
+        raise ConfigError("--distilled needs --valid, a file that no teacher was trained on.")
     if options.tokenizer and (options.source_tokenizer or options.target_tokenizer):
         raise ConfigError("--tokenizer is one for both sides; leave out --source-tokenizer and --target-tokenizer.")
     for flag in ("tokenizer", "source_tokenizer", "target_tokenizer"):
         if getattr(options, flag):
             tokenizer.check_kind(getattr(options, flag), f"--{flag.replace('_', '-')}")
-    model, training = config.build(options.preset, dict(map(config.parse_setting, options.set)))
+    settings = dict(map(config.parse_setting, options.set))
+    model, training = config.build(options.preset or "tiny", settings if options.preset else {})
+    names = normalize.parse(options.normalize)
 
-    from model.prepare import Plan
-    from model.train import train as run_training
+    from model import checkpoint, estimate, recipe, teachers
+    from model.prepare import Plan, tokenizer_kinds
 
     plan = Plan(
         data=options.data or options.distilled / teachers.PAIRS,
@@ -70,18 +106,16 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
         source_tokenizer=options.source_tokenizer or "chars",
         target_tokenizer=options.target_tokenizer or "chars",
         shared_tokenizer=options.tokenizer,
+        normalize=names,
         resume=options.resume,
     )
-    try:
-        result = run_training(plan)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(f"stopped; --resume goes on from the last checkpoint in {options.out}.") from None
-    if os.environ.get("RANK", "0") != "0":  # under torchrun, one process speaks
-        return
-    print(
-        f"{result.run}: {result.step} steps in {result.seconds:,.0f} s; "
-        f"best at step {result.best_step} ({training.select} {result.best_value:.4g})"
-    )
+    if options.preset:
+        return plan
+    if (options.out / checkpoint.CONFIG).exists():
+        model, training = recipe.options_of(options.out, settings)
+    else:
+        model, training = config.build(*estimate.preset_for(plan.data, tokenizer_kinds(plan), settings))
+    return dataclasses.replace(plan, model=model, train=training)
 
 
 def distill(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -126,6 +160,9 @@ def plot(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="not for positions")
     parser.add_argument("--source", metavar="TEXT", help="for attention: what to read")
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="for attention: read what the vocabulary lacks as unknown tokens"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     options = parser.parse_args(arguments)
     if options.what != "positions" and options.run is None:
@@ -141,7 +178,7 @@ def plot(parser: ArgumentParser, arguments: list[str]) -> None:
     elif options.what == "positions":
         written = plots.plot_positions(options.out)
     else:
-        written = plots.plot_attention(options.run, options.source, options.out)
+        written = plots.plot_attention(options.run, options.source, options.out, options.allow_unknown)
     for path in written:
         print(path)
 

@@ -205,7 +205,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     name, sign, raw = text.partition("=")
     hints = {**typing.get_type_hints(ModelConfig), **typing.get_type_hints(TrainConfig)}
     settable = [n for n in hints if n not in ("source_vocab", "target_vocab", "shared_vocab")]
-    if near := difflib.get_close_matches(name, settable, 1) if name not in settable else []:
+    if near := difflib.get_close_matches(name, settable, 1, 0.8) if name not in settable else []:
         raise ConfigError(f"--set {name}: there is no such option; did you mean {near[0]}?")
     if not sign or name not in settable:
         raise ConfigError(f"--set takes name=value with a name of {', '.join(settable)}, not {text!r}.")

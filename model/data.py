@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from model.errors import DataError
+from model.pairs import read_pairs
 from model.progress import Count
 from model.teachers import TeacherDistributions
 from model.tokenizer import BOS, EOS, PAD, Tokenizer
@@ -27,46 +28,6 @@ POOL_PAIRS = 262_144
 ENCODED_AT_ONCE = 4096  # lines handed to the tokenizer together
 INDEX_TYPE = np.dtype([("start", "<i8"), ("source", "<i4"), ("target", "<i4")])  # first token, and lengths, of a pair
 TOKEN_TYPE = np.dtype("<i4")
-
-
-def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a TSV, one at a time; a DataError names the file and the line of whatever is not a pair."""
-    number = 0
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
-    with file:
-        for number, raw in enumerate(file, start=1):
-            yield _pair(raw, path, number)
-    if number == 0:
-        raise DataError(f"{path} is empty; it needs a line of source<TAB>target for each pair.")
-
-
-def _pair(raw: bytes, path: Path, number: int) -> tuple[str, str]:
-    where = f"{path}, line {number}"
-    try:
-        line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}, is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8."
-        ) from None
-    fields = line.rstrip("\r\n").split("\t")
-    if len(fields) != 2:
-        tabs = f"{len(fields) - 1} tabs" if len(fields) > 2 else "no tab"
-        raise DataError(f"{where}, has {tabs}; a line is source<TAB>target, with one tab between them.")
-    for side, text in zip(("source", "target"), fields, strict=True):
-        if not text.strip():
-            raise DataError(f"{where}, has an empty {side}; give it a text or take the line out.")
-    return fields[0], fields[1]
-
-
-def read_references(path: Path) -> dict[str, list[str]]:
-    """Each source of a TSV with all of its targets, in the order of the file."""
-    references: dict[str, list[str]] = {}
-    for source, target in read_pairs(path):
-        references.setdefault(source, []).append(target)
-    return references
 
 
 @dataclass
@@ -124,8 +85,8 @@ class EncodedCorpus:
                 rows["source"], rows["target"] = [len(s) for s, _ in fitting], [len(t) for _, t in fitting]
                 ends = np.cumsum(rows["source"] + rows["target"], dtype=np.int64)
                 rows["start"] = start + ends - rows["source"] - rows["target"]
-                np.array([i for s, t in fitting for i in (*s, *t)], TOKEN_TYPE).tofile(tokens)
-                rows.tofile(index)
+                tokens.write(np.array([i for s, t in fitting for i in (*s, *t)], TOKEN_TYPE).tobytes())
+                index.write(rows.tobytes())
                 start += int(ends[-1]) if fitting else 0
                 progress.add(len(chunk))
         progress.close()

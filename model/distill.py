@@ -20,9 +20,10 @@ from torch import Tensor
 
 from model import checkpoint, recipe
 from model.checkpoint import TrainedModel
-from model.data import Batch, EncodedCorpus, numbered_batches, read_pairs
+from model.data import Batch, EncodedCorpus, numbered_batches
 from model.decode import decode_all
 from model.errors import ConfigError, UserError
+from model.pairs import read_pairs
 from model.prepare import file_digest
 from model.progress import Count
 from model.teachers import DESCRIPTION, PAIRS, TeacherDistributions, read_description
@@ -166,12 +167,14 @@ def describe(plan: DistillPlan) -> dict[str, Any]:
     named = [*(f"{recipe.RUNS}/{run.name}" for run in plan.teachers), f"--data {recipe.DATA}/{plan.data.name}"]
     for flag, files in (("--words", plan.words), ("--held-out", plan.held_out)):
         named += [" ".join([flag, *(f"{recipe.DATA}/{file.name}" for file in files)])] if files else []
+    first = checkpoint.read_config(plan.teachers[0])
     least = [f"--min-probability {plan.min_probability}"] if plan.min_probability else []
     return {
         "name": plan.out.name,
         "command": " ".join(["attendant distill", *named, *least, f"--out {recipe.RUNS}/{plan.out.name}"]),
         "teachers": [_describe_teacher(run) for run in plan.teachers],
-        "tokenizers": checkpoint.read_config(plan.teachers[0])["tokenizers"],
+        "tokenizers": first["tokenizers"],
+        **({"normalize": first["normalize"]} if "normalize" in first else {}),
         "sha256": {file.name: file_digest(file) for file in (plan.data, *plan.words, *plan.held_out)},
     }
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.data import read_references
-from model.errors import ConfigError
+from model.errors import ConfigError, DataError
+from model.overlap import overlap
+from model.pairs import read_references
+from model.threads import torch_threads
+from model.unknown import named, pieces_lacking
 
 if TYPE_CHECKING:
     from model.checkpoint import TrainedModel
     from model.tokenizer import Tokenizer
+
+
+WORTH_MEASURING = 200  # sources, from which on the number of threads is measured
+MEASURED, MEASURED_STEPS = 64, 8  # sources, and tokens of each, on which it is
 
 
 @dataclass(frozen=True)
@@ -54,27 +61,88 @@ def text_error_rates(
     return error_rates([pieces(text) for text in outputs], [[pieces(text) for text in listed] for listed in references])
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What a model answers to the sources of a file. One that the service would refuse has no answer: ''."""
+
+    data: str  # the file's name
+    references: dict[str, list[str]]
+    outputs: list[str]
+    lacking: dict[str, list[str]]  # refused sources, with the pieces that the vocabulary lacks
+
+    def wrong(self, split: Callable[[str], list[str]]) -> list[int]:
+        """The numbers of the sources whose answer equals no reference."""
+        numbered = enumerate(zip(self.outputs, self.references.values(), strict=True))
+        return [i for i, (output, listed) in numbered if split(output) not in [split(text) for text in listed]]
+
+    def lines(self, split: Callable[[str], list[str]]) -> Iterator[dict[str, Any]]:
+        """A JSON object for each source: its output, whether that is right, and all references."""
+        wrong = set(self.wrong(split))
+        for i, (output, (source, listed)) in enumerate(zip(self.outputs, self.references.items(), strict=True)):
+            yield {"source": source, "output": output, "right": i not in wrong, "references": listed}
+
+
+def answers_to(
+    data: Path,
+    source: Tokenizer,
+    target: Tokenizer,
+    longest: int,
+    decode: Callable[[list[list[int]]], list[list[int]]],
+    allow_unknown: bool = False,
+) -> Answers:
+    """Decode every source of a TSV; `longest` is the most tokens that the model reads."""
+    references = read_references(data)
+    texts = list(references)
+    lacking = {} if allow_unknown else pieces_lacking(source, texts)
+    encoded = source.encode_batch(texts)
+    for text, ids in zip(texts, encoded, strict=True):
+        if len(ids) > longest:
+            raise DataError(f"{data}: a source has {len(ids)} tokens, and the model reads {longest}: {text[:40]!r}.")
+    readable = [i for i, (text, ids) in enumerate(zip(texts, encoded, strict=True)) if ids and text not in lacking]
+    outputs = [""] * len(texts)
+    for i, ids in zip(readable, decode([encoded[i] for i in readable]), strict=True):
+        outputs[i] = target.decode(ids)
+    return Answers(data.name, references, outputs, lacking)
+
+
+def run_answers(
+    trained: TrainedModel,
+    data: Path,
+    beam_size: int = 1,
+    length_penalty: float = 1.0,
+    allow_unknown: bool = False,
+    threads: int | None = None,
+) -> Answers:
+    """What a torch model answers; `threads`: 0 measures how many are fastest, None leaves torch's."""
+    from model.decode import decode_all
+
+    def decode(sources: list[list[int]]) -> list[list[int]]:
+        some = sources[:: max(1, len(sources) // MEASURED)]
+        number = threads if threads or len(sources) >= WORTH_MEASURING else None
+        with torch_threads(number, lambda: decode_all(trained.model, some, beam_size, max_length=MEASURED_STEPS)):
+            return decode_all(trained.model, sources, beam_size, length_penalty, start=trained.start)
+
+    return answers_to(data, trained.source, trained.target, trained.config.max_length - 1, decode, allow_unknown)
+
+
 def evaluate_run(
     trained: TrainedModel, data: Path, beam_size: int, length_penalty: float, ignore: str | None
 ) -> dict[str, Any]:
     """Decode every source of a TSV and score it against all of its targets."""
     check_pattern(ignore)
-    references = read_references(data)
-    outputs = decode_texts(trained, list(references), data, beam_size, length_penalty)
-    search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    report = {"data": data.name, "sources": len(references), **search}
-    return report | measure(outputs, list(references.values()), trained.target, ignore)
+    answers = run_answers(trained, data, beam_size, length_penalty)
+    return report_of(answers, trained.target, ignore, beam_size=beam_size, length_penalty=length_penalty)
 
 
-def decode_texts(
-    trained: TrainedModel, sources: list[str], data: Path, beam_size: int = 1, length_penalty: float = 1.0
-) -> list[str]:
-    """The best output for each source; `data` is where the sources come from, for the complaint of one too long."""
-    from model.decode import decode_all
+def report_of(answers: Answers, target: Tokenizer, ignore: str | None, **about: Any) -> dict[str, Any]:
+    """The rates of some answers, and what they are rates of; `about` says how they were decoded."""
+    refused = {"refused": {"sources": len(answers.lacking), "lacking": _pieces(answers)}} if answers.lacking else {}
+    report = {"data": answers.data, "sources": len(answers.references), **about, **refused}
+    return report | measure(answers.outputs, list(answers.references.values()), target, ignore)
 
-    encoded = _encode(trained, sources, data)
-    found = decode_all(trained.model, encoded, beam_size, length_penalty, start=trained.start)
-    return [trained.target.decode(ids) for ids in found]
+
+def _pieces(answers: Answers) -> str:
+    return named(piece for pieces in answers.lacking.values() for piece in pieces)
 
 
 def measure(outputs: list[str], references: list[list[str]], target: Tokenizer, ignore: str | None) -> dict[str, Any]:
@@ -89,7 +157,7 @@ def measure(outputs: list[str], references: list[list[str]], target: Tokenizer, 
             "sequence_error_rate": rates.sequence,
             "token_error_rate": rates.token,
         }
-    return report | (_overlap(outputs, references) if target.is_running_text else {})
+    return report | (overlap(outputs, references) if target.is_running_text else {})
 
 
 def table(report: dict[str, Any]) -> str:
@@ -102,7 +170,29 @@ def table(report: dict[str, Any]) -> str:
     lines.append(f"{'':<24}{'sequence_error_rate':>20}{'token_error_rate':>20}")
     for name, rates in rows:
         lines.append(f"{name:<24}{rates['sequence_error_rate']:>18.2f} %{rates['token_error_rate']:>18.2f} %")
-    lines += [f"{name:<24}{report[name]:>18.2f}" for name in ("bleu", "chrf") if name in report]
+    for name in ("bleu", "chrf"):
+        if name in report:
+            lines.append(f"{name:<24}{report[name]:>18.2f}    {report[f'{name}_signature']}")
+    lines += [report["overlap_note"]] if "overlap_note" in report else []
+    if "refused" in report:
+        lines += [
+            "",
+            f"{report['refused']['sources']:,} sources have what the vocabulary lacks: {report['refused']['lacking']}. "
+            "The service refuses them, so they have no answer here and count as wrong; --allow-unknown decodes them.",
+        ]
+    return "\n".join(lines)
+
+
+def errors_table(answers: Answers, split: Callable[[str], list[str]], count: int) -> str:
+    """Some wrong answers with their references, evenly spaced over the file."""
+    wrong, sources = answers.wrong(split), list(answers.references)
+    if not wrong:
+        return "no answer is wrong"
+    chosen = [wrong[k * len(wrong) // min(count, len(wrong))] for k in range(min(count, len(wrong)))]
+    lines = [f"{len(chosen)} of {len(wrong):,} wrong answers:"]
+    for i in chosen:
+        answer = "(refused)" if sources[i] in answers.lacking else repr(answers.outputs[i])
+        lines.append(f"  {sources[i]!r}: {answer}, not {' or '.join(map(repr, answers.references[sources[i]]))}")
     return "\n".join(lines)
 
 
@@ -111,24 +201,3 @@ def check_pattern(ignore: str | None) -> re.Pattern[str] | None:
         return re.compile(ignore) if ignore else None
     except re.error as error:
         raise ConfigError(f"--ignore takes a regular expression, and {ignore!r} is none: {error}.") from None
-
-
-def _encode(trained: TrainedModel, texts: list[str], data: Path) -> list[list[int]]:
-    sources = trained.source.encode_batch(texts)
-    limit = trained.config.max_length - 1  # the end token takes a place
-    for text, ids in zip(texts, sources, strict=True):
-        if len(ids) > limit:
-            raise ConfigError(f"{data}: a source has {len(ids)} tokens, and the model reads {limit}: {text[:40]!r}.")
-    return sources
-
-
-def _overlap(outputs: list[str], references: list[list[str]]) -> dict[str, float]:
-    """BLEU and chrF of running text."""
-    import sacrebleu
-
-    most = max(map(len, references))
-    streams = [[listed[min(i, len(listed) - 1)] for listed in references] for i in range(most)]
-    return {
-        "bleu": sacrebleu.corpus_bleu(outputs, streams).score,
-        "chrf": sacrebleu.corpus_chrf(outputs, streams).score,
-    }

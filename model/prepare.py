@@ -6,17 +6,21 @@ import dataclasses
 import hashlib
 import itertools
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from model import checkpoint, config, teachers, tokenizer
+from model import checkpoint, config, normalize, split, teachers, tokenizer
 from model.config import ModelConfig, TrainConfig
-from model.data import EncodedCorpus, read_pairs
+from model.data import EncodedCorpus
 from model.errors import DataError, UserError
+from model.files import write_text
+from model.pairs import read_pairs
 from model.tokenizer import Tokenizer
+from model.unknown import warnings_for
 
 SAMPLES = 2000  # pairs of the validation file that stay with the run
 
@@ -26,15 +30,25 @@ class Plan:
     """What to train on what, and where the run goes."""
 
     data: Path
-    valid: Path
+    valid: Path | None  # None: a part of `data` is split off
     out: Path
     model: ModelConfig
     train: TrainConfig
     source_tokenizer: str = "chars"
     target_tokenizer: str = "chars"
     shared_tokenizer: str | None = None
+    normalize: tuple[str, ...] = ()  # what is done to a source first: names of model/normalize.py
     distilled: Path | None = None  # what `attendant distill` wrote: its pairs, tokenizers and teachers' distributions
     resume: bool = False
+    threads: int | None = None  # of torch; 0: measured before the first step; None: as torch is set
+
+    @property
+    def train_file(self) -> Path:
+        return self.data if self.valid else self.out / split.DIRECTORY / split.TRAIN
+
+    @property
+    def valid_file(self) -> Path:
+        return self.valid or self.out / split.DIRECTORY / split.VALID
 
 
 def prepare(plan: Plan) -> None:
@@ -43,20 +57,24 @@ def prepare(plan: Plan) -> None:
     if written.exists():
         _check_same_run(plan)
         return
-    held_out = sum(1 for _ in read_pairs(plan.valid))
+    if plan.valid is None:
+        _split(plan)
+    held_out = sum(1 for _ in read_pairs(plan.valid_file))
     source, target = learn_tokenizers(plan)
-    shared = "shared" in _tokenizer_kinds(plan)
+    shared = "shared" in tokenizer_kinds(plan)
     model = dataclasses.replace(
         plan.model, source_vocab=source.size, target_vocab=target.size, shared_vocab=shared
     ).validate()
     plan.out.mkdir(parents=True, exist_ok=True)
     source.save(plan.out / checkpoint.SOURCE_TOKENIZER)
     target.save(plan.out / checkpoint.TARGET_TOKENIZER)
-    write_samples(plan.valid, held_out, plan.out / checkpoint.SAMPLES)
+    write_samples(plan.valid_file, held_out, plan.out / checkpoint.SAMPLES)
+    for warning in warnings_for(plan.valid_file, source, target):
+        print(warning)
     pairs: dict[str, dict[str, Any]] = {}
 
     def encode(directory: Path) -> None:
-        for name, tsv in (("train", plan.data), ("valid", plan.valid)):
+        for name, tsv in (("train", plan.train_file), ("valid", plan.valid_file)):
             corpus, dropped = EncodedCorpus.write(tsv, directory / name, source, target, model.max_length)
             pairs[name] = {"file": tsv.name, "sha256": file_digest(tsv), "pairs": corpus.pairs, "dropped": dropped}
             if dropped and plan.distilled and name == "train":
@@ -65,12 +83,16 @@ def prepare(plan: Plan) -> None:
                 print(f"{tsv}: left out {dropped} pairs of {model.max_length} tokens or more (--set max_length=).")
 
     checkpoint.write_directory(plan.out / "data", encode)
+    if plan.valid is None:
+        pairs["train"] |= {"file": plan.data.name, "sha256": file_digest(plan.data)}
+        pairs["valid"]["split"] = True
     described = {
         "format": 1,
         "run": plan.out.name,
         "model": config.to_json(model),
         "train": config.to_json(plan.train),
-        "tokenizers": _tokenizer_kinds(plan),
+        "tokenizers": tokenizer_kinds(plan),
+        **({"normalize": list(_normalization(plan))} if _normalization(plan) else {}),
         "data": pairs,
         **({"distilled": teachers.read_description(plan.distilled)} if plan.distilled else {}),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -78,25 +100,44 @@ def prepare(plan: Plan) -> None:
     checkpoint.write_json(described, written)
 
 
+def _split(plan: Plan) -> None:
+    names = _normalization(plan)
+    normalized = normalize.build(names).normalize_str if names else str
+    parts = split.split(plan.data, plan.out, normalized)
+    print(
+        f"no --valid: {parts.valid_pairs:,} of {parts.train_pairs + parts.valid_pairs:,} pairs are split off by a hash "
+        f"of their source into {parts.valid}, and are not trained on."
+    )
+
+
 def write_samples(valid: Path, count: int, path: Path) -> None:
     """Evenly spaced pairs of the validation file, which export calibrates and verifies with."""
     stride = max(1, count // SAMPLES)
     kept = itertools.islice(itertools.islice(read_pairs(valid), 0, None, stride), SAMPLES)
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in kept), encoding="utf-8")
+    write_text(path, "".join(f"{source}\t{target}\n" for source, target in kept))
 
 
 def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:
     """Learnt from the training file, or the teachers', whose ids their distributions speak of."""
+    names = _normalization(plan)
     if plan.distilled is not None:
-        names = (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER)
-        source, target = (tokenizer.load(plan.distilled / name) for name in names)
-        return source, target
-    if plan.shared_tokenizer is not None:
-        both = tokenizer.learn(plan.shared_tokenizer, (text for pair in read_pairs(plan.data) for text in pair))
-        return both, both
-    source = tokenizer.learn(plan.source_tokenizer, (pair[0] for pair in read_pairs(plan.data)))
-    target = tokenizer.learn(plan.target_tokenizer, (pair[1] for pair in read_pairs(plan.data)))
-    return source, target
+        source, target = (
+            tokenizer.load(plan.distilled / file) for file in (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER)
+        )
+    elif plan.shared_tokenizer is not None:
+        texts = (text for pair in _normalized_pairs(plan) for text in pair)
+        source = target = tokenizer.learn(plan.shared_tokenizer, texts)
+    else:
+        source = tokenizer.learn(plan.source_tokenizer, (pair[0] for pair in _normalized_pairs(plan)))
+        target = tokenizer.learn(plan.target_tokenizer, (pair[1] for pair in read_pairs(plan.train_file)))
+    return (source.normalizing(names) if names else source), target
+
+
+def _normalized_pairs(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The training pairs, as the source tokenizer will see them."""
+    normalizer = normalize.build(_normalization(plan))
+    for source, target in read_pairs(plan.train_file):
+        yield normalizer.normalize_str(source), target
 
 
 def _check_same_run(plan: Plan) -> None:
@@ -108,10 +149,14 @@ def _check_same_run(plan: Plan) -> None:
     dropout = {name: value for name, value in model.items() if name.endswith("dropout")}
     begun = config.to_json(config.model_from_json(saved["model"], plan.out / checkpoint.CONFIG))
     changed = [name for name, value in model.items() if name not in dropout and begun[name] != value]
-    if saved["tokenizers"] != _tokenizer_kinds(plan):
+    if saved["tokenizers"] != tokenizer_kinds(plan):
         changed.append("the tokenizers")
+    if tuple(saved.get("normalize", ())) != _normalization(plan):
+        changed.append("--normalize")
+    if saved["data"]["valid"].get("split", False) != (plan.valid is None):
+        changed.append("--valid")
     for name, tsv in (("train", plan.data), ("valid", plan.valid)):
-        if saved["data"][name]["sha256"] != file_digest(tsv):
+        if tsv is not None and saved["data"][name]["sha256"] != file_digest(tsv):
             changed.append(f"the contents of {tsv}")
     if saved.get("distilled") != (teachers.read_description(plan.distilled) if plan.distilled else None):
         changed.append("--distilled")
@@ -122,7 +167,14 @@ def _check_same_run(plan: Plan) -> None:
     checkpoint.write_json(saved, plan.out / checkpoint.CONFIG)
 
 
-def _tokenizer_kinds(plan: Plan) -> dict[str, str]:
+def _normalization(plan: Plan) -> tuple[str, ...]:
+    """What was asked for, else the teachers'."""
+    if plan.distilled is None or plan.normalize:
+        return plan.normalize
+    return tuple(teachers.read_description(plan.distilled).get("normalize", ()))
+
+
+def tokenizer_kinds(plan: Plan) -> dict[str, str]:
     if plan.distilled is not None:
         return teachers.read_description(plan.distilled)["tokenizers"]
     if plan.shared_tokenizer is not None:

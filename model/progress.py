@@ -8,6 +8,9 @@ import time
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
+# tqdm's own formats, but always things per second: its seconds per thing take no plural.
+COUNTER = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_noinv_fmt}{postfix}]"
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit} [{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
 
 
 class Count:
@@ -19,7 +22,15 @@ class Count:
         self._done_before = done
         on_terminal = shows and sys.stderr.isatty()
         self._bar = (
-            tqdm(desc=what, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True, leave=False)
+            tqdm(
+                desc=what,
+                total=total,
+                initial=done,
+                unit=f" {unit}",
+                bar_format=BAR if total is not None else COUNTER,
+                dynamic_ncols=True,
+                leave=False,
+            )
             if on_terminal
             else None
         )

@@ -6,11 +6,12 @@ A command has the preset that is nearest to the run's options and a --set for ea
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 from model import checkpoint
-from model.config import PRESETS, build, model_from_json, to_json, train_from_json
+from model.config import PRESETS, ModelConfig, TrainConfig, build, model_from_json, to_json, train_from_json
 from model.history import phases, read_history
 
 DATA, RUNS = "runs/data", "runs"
@@ -36,11 +37,14 @@ def train_command(config: dict[str, Any]) -> str:
     )
     kinds = {} if "distilled" in config else config["tokenizers"]
     flags = [f"--{name}-tokenizer {kind}".replace("--shared-", "--") for name, kind in kinds.items()]
+    if "normalize" in config:
+        flags.append(f"--normalize {','.join(config['normalize'])}")
+    valid = config["data"]["valid"]
     parts = [
         "attendant train",
         f"--preset {preset}",
         data,
-        f"--valid {DATA}/{config['data']['valid']['file']}",
+        *([] if valid.get("split") else [f"--valid {DATA}/{valid['file']}"]),
         f"--out {RUNS}/{config.get('run', preset)}",
         *flags,
         *(f"--set {name}={_text(value)}" for name, value in changed.items()),
@@ -61,6 +65,15 @@ def nearest_preset(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         found[preset] = {name: value for name, value in options.items() if values[name] != value}
     preset = min(found, key=lambda name: len(found[name]))
     return preset, found[preset]
+
+
+def options_of(run: Path, changes: dict[str, Any]) -> tuple[ModelConfig, TrainConfig]:
+    """The options that a run was begun with, some of them changed."""
+    saved, path = checkpoint.read_config(run), run / checkpoint.CONFIG
+    values = to_json(model_from_json(saved["model"], path)) | to_json(train_from_json(saved["train"], path)) | changes
+    kinds = (ModelConfig, TrainConfig)
+    model, train = (kind(**{f.name: values[f.name] for f in dataclasses.fields(kind)}) for kind in kinds)
+    return model.validate(), train.validate()
 
 
 def changed_on_the_way(run: Path) -> bool:

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from model.files import write_text
+
 SIZES = {"train": 3000, "valid": 200, "test": 200}  # pairs
 
 NOUNS = ["dogs", "cats", "walks", "runs", "plans", "visits", "birds", "guards"]
@@ -56,7 +58,7 @@ def make_task(task: str, out: Path) -> dict[str, int]:
     lines = iter([f"{source}\t{target}\n" for source, target in pairs.items()])
     out.mkdir(parents=True, exist_ok=True)
     for part, size in SIZES.items():
-        (out / f"{part}.tsv").write_text("".join(next(lines) for _ in range(size)), encoding="utf-8")
+        write_text(out / f"{part}.tsv", "".join(next(lines) for _ in range(size)))
     return dict(SIZES)
 
 

@@ -14,6 +14,7 @@ target token and one for the end token.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,9 @@ class TeacherDistributions:
         starts = np.concatenate([[0], np.cumsum(target_lengths.astype(np.int64) + 1)])
         np.save(directory / STARTS, starts)
         shape = (int(starts[-1]), min(TOP, vocabulary))
-        tokens = np.lib.format.open_memmap(directory / TOKENS, "w+", np.int32, shape)
-        return TeacherDistributions(
-            starts, tokens, np.lib.format.open_memmap(directory / PROBABILITIES, "w+", np.float16, shape)
-        )
+        types = {TOKENS: np.int32, PROBABILITIES: np.float16}
+        tokens, probabilities = (_reserved(directory / name, kind, shape) for name, kind in types.items())
+        return TeacherDistributions(starts, tokens, probabilities)
 
     @property
     def pairs(self) -> int:
@@ -75,6 +75,14 @@ class TeacherDistributions:
             tokens[row, :length] = self.tokens[start : start + length]
             probabilities[row, :length] = self.probabilities[start : start + length]
         return torch.from_numpy(tokens), torch.from_numpy(probabilities)
+
+
+def _reserved(path: Path, kind: type, shape: tuple[int, int]) -> np.ndarray:
+    """An array on disk whose space is reserved: writing to a full disk through a map would kill the process."""
+    array = np.lib.format.open_memmap(path, "w+", kind, shape)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def read_description(directory: Path) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from pathlib import Path
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+from model import normalize
 from model.errors import ConfigError
+from model.files import write_text
 
 SPECIAL_TOKENS = ("<padding token>", "<unknown token>", "<start of text>", "<end of text>")
 PAD, UNK, BOS, EOS = range(4)
@@ -53,11 +55,27 @@ class Tokenizer:
             return [symbol for symbol, _ in self._backend.pre_tokenizer.pre_tokenize_str(text)]
         return self._backend.encode(text).tokens
 
+    def unknown_pieces(self, text: str) -> list[str]:
+        """The pieces of a text that the vocabulary lacks, in order."""
+        encoding = self._backend.encode(text)
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        return [text[start:stop] for index, (start, stop) in pairs if index == UNK]
+
+    def normalizing(self, names: Sequence[str]) -> Tokenizer:
+        """The same tokens, of texts that are normalized first (model/normalize.py)."""
+        backend = Backend.from_str(self._backend.to_str())
+        backend.normalizer = normalize.build(names)
+        return Tokenizer(backend)
+
+    @property
+    def decoder(self) -> decoders.Decoder | None:
+        return self._backend.decoder
+
     def token(self, index: int) -> str:
         return self._backend.id_to_token(index)
 
     def save(self, path: Path) -> None:
-        path.write_text(self._backend.to_str(pretty=True) + "\n", encoding="utf-8")
+        write_text(path, self._backend.to_str(pretty=True) + "\n")
 
     def to_str(self) -> str:
         return self._backend.to_str()

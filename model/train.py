@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,15 +25,21 @@ from model.average import MovingAverage
 from model.data import Batch, EncodedCorpus, epoch_batches
 from model.device import pick_device, pick_precision
 from model.distributed import World
-from model.errors import UserError
+from model.errors import InterruptedRunError, UserError
+from model.estimate import duration, overview
 from model.history import History
 from model.loss import distilled_cross_entropy, smoothed_cross_entropy
 from model.optim import learning_rate, make_optimizer
 from model.prepare import Plan, prepare
 from model.progress import TrainingProgress
+from model.stop import StopRequest
 from model.teachers import TeacherDistributions
+from model.threads import set_torch_threads
 from model.transformer import Transformer
-from model.validate import Validator
+from model.validate import Validator, said
+
+MEASURED_TOKENS = 2048  # padded tokens of the batch on which the number of threads is measured
+OTHER_WORK = 1.25  # times a forward and backward pass: an update with its optimizer
 
 
 @dataclass(frozen=True)
@@ -60,16 +66,32 @@ class Position:
     selected_by: str = ""  # what best_value measures
     stale: int = 0  # validations since the best
     seconds: float = 0.0  # spent training, over all resumptions
+    threads: int = 0  # that torch computed with; 0: an earlier version did not say
+    unlogged: tuple[float, ...] = (0.0, 0.0, 0.0)  # loss summed, tokens and pairs since the last line of history
 
 
 def train(plan: Plan) -> Result:
-    with World.join() as world:
-        return Trainer(plan, world).run()
+    """Train to the end. A signal raises InterruptedRunError once a checkpoint is written."""
+    threads = torch.get_num_threads()
+    with World.join() as world, StopRequest(says=world.is_first) as stop:
+        try:
+            return Trainer(plan, world, stop).run()
+        except KeyboardInterrupt:
+            raise InterruptedRunError(f"stopped at once; {_how_to_resume(plan.out)}", stop.signal) from None
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _how_to_resume(run: Path) -> str:
+    last = checkpoint.latest(run)
+    if last is None:
+        return f"{run} has no checkpoint yet, so --resume begins anew."
+    return f"--resume goes on from {last}."
 
 
 class Trainer:
-    def __init__(self, plan: Plan, world: World) -> None:
-        self.plan, self.world, self.options = plan, world, plan.train
+    def __init__(self, plan: Plan, world: World, stop: StopRequest) -> None:
+        self.plan, self.world, self.stop, self.options = plan, world, stop, plan.train
         self.device = pick_device(plan.train.device, world.local_rank)
         self.precision = pick_precision(plan.train.precision, self.device)
         world.once(lambda: prepare(plan))
@@ -82,7 +104,7 @@ class Trainer:
         self.teachers = TeacherDistributions.open(plan.distilled) if plan.distilled else None
         valid = EncodedCorpus.open(plan.out / "data" / "valid")
         self.validator = Validator(
-            plan.train, valid, plan.valid, self.source, self.target, self.model_config.max_length
+            plan.train, valid, plan.valid_file, self.source, self.target, self.model_config.max_length
         )
         torch.manual_seed(plan.train.seed)
         self.model = Transformer(self.model_config).to(self.device)
@@ -90,15 +112,20 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, plan.train)
         self.ema = MovingAverage(plan.train.ema) if plan.train.ema else None
         self.at = Position()
-        self.unlogged = np.zeros(3)  # summed loss, tokens and pairs since the last line of history
+        self.told_to_stop = False
         self.history = History(plan.out / checkpoint.HISTORY, writes=world.is_first)
 
     def run(self) -> Result:
         self._resume()
+        batches = self._batches()
+        if not self._done():
+            first = next(batches)
+            self._begin(first)
+            batches = itertools.chain([first], batches)
         started, seconds_before = time.monotonic(), self.at.seconds
         progress = TrainingProgress(self.options.steps, self.at.step, shows=self.world.is_first)
-        batches = self._batches()
-        while self.at.step < self.options.steps and not self._stopped_early():
+        self.stop.arm()
+        while not self._done():
             loss, tokens, pairs = self._update([next(batches) for _ in range(self.options.accumulate)])
             self.at.step += 1
             self.at.seconds = seconds_before + time.monotonic() - started
@@ -106,18 +133,23 @@ class Trainer:
             self._log(loss, tokens, pairs)
             if self.at.step % self.options.validate_every == 0 or self.at.step == self.options.steps:
                 self._save_and_validate(progress)
+            if self._stopping() and not self._done():
+                progress.close()
+                self._save_and_stop()
         progress.close()
         return Result(self.plan.out, self.at.step, self.at.best_step, self.at.best_value, self.at.seconds)
 
     def _resume(self) -> None:
-        saved = checkpoint.checkpoints(self.plan.out)
+        saved = checkpoint.latest(self.plan.out)
         if saved:
-            self.at = Position(**checkpoint.read_state(saved[-1]))
-            checkpoint.load_weights(self.model, saved[-1] / checkpoint.MODEL)
+            self.at = Position(**checkpoint.read_state(saved))
+            checkpoint.load_weights(self.model, saved / checkpoint.MODEL)
             if self.at.optimizer == self.options.optimizer:  # another one begins afresh
-                checkpoint.load_optimizer(saved[-1], self.optimizer)
+                checkpoint.load_optimizer(saved, self.optimizer)
             if self.ema:
-                self.ema.weights = checkpoint.load_ema(saved[-1], self.device)
+                self.ema.weights = checkpoint.load_ema(saved, self.device)
+        if self.plan.resume:
+            self._say(f"going on from {saved}" if saved else f"{self.plan.out} has no checkpoint yet: beginning anew")
         if self.at.selected_by != self.validator.criterion:  # a figure of another kind says nothing
             self.at.selected_by, self.at.best_value, self.at.best_step = self.validator.criterion, math.inf, 0
             self.at.stale = 0
@@ -126,8 +158,49 @@ class Trainer:
         dropout = {k: v for k, v in config.to_json(self.model_config).items() if k.endswith("dropout")}
         self.history.add_options(self.at.step, config.to_json(self.options) | dropout)
 
-    def _stopped_early(self) -> bool:
-        return 0 < self.options.patience <= self.at.stale
+    def _done(self) -> bool:
+        return self.at.step >= self.options.steps or 0 < self.options.patience <= self.at.stale
+
+    def _stopping(self) -> bool:
+        """Whether a signal has come; with several processes all hear of it in the same step."""
+        return self.told_to_stop or (self.world.size == 1 and self.stop.requested)
+
+    def _begin(self, batch: Batch) -> None:
+        """Choose the number of threads, and say what is trained and how long it may take."""
+        seconds = self._measure(batch)
+        self.at.threads = torch.get_num_threads()
+        for line in overview(checkpoint.read_config(self.plan.out), self.model.parameter_count()):
+            self._say(line)
+        if seconds is not None:
+            left = (self.options.steps - self.at.step) * self.options.accumulate * seconds
+            self._say(
+                f"time: about {duration(left)} without validation, by a first measurement, "
+                f"with {self.at.threads} thread{'s' if self.at.threads > 1 else ''} (--threads)"
+            )
+
+    def _measure(self, batch: Batch) -> float | None:
+        """Set the number of threads; the seconds of a batch. Nothing that training depends on changes."""
+        asked, before = self.plan.threads, self.at.threads
+        if asked is None or self.world.size > 1 or self.device.type != "cpu" or self.options.compile:
+            if asked:
+                torch.set_num_threads(asked)
+            return None
+        if self.at.step and not asked:  # the same sums, to the bit
+            asked = before if 0 < before <= torch.get_num_threads() else torch.get_num_threads()
+        rows = max(1, MEASURED_TOKENS // (batch.source.shape[1] + batch.target.shape[1]))
+        some = batch.rows(slice(rows))
+
+        def work() -> None:
+            self.model.train()
+            self._loss(some).backward()
+            self.optimizer.zero_grad(set_to_none=True)
+
+        _, seconds = set_torch_threads(asked, work)  # every step seeds torch anew, so these draws change none
+        return OTHER_WORK * seconds * len(batch.source) / len(some.source)
+
+    def _say(self, line: str) -> None:
+        if self.world.is_first:
+            print(line, flush=True)
 
     def _batches(self) -> Iterator[Batch]:
         """The batches from here on, epoch after epoch; the position follows."""
@@ -146,15 +219,16 @@ class Trainer:
         self.model.train()
         torch.manual_seed(_step_seed(self.options.seed, self.at.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros(2, device=self.device)  # the loss, and how many processes are to stop
         tokens = sum(batch.target_tokens for batch in batches)
         for batch in batches:
             mine = self.world.rows_of(batch)
             if mine is not None:
                 loss = self._loss(mine.to(self.device))
                 (loss / tokens).backward()
-                total += loss.detach()
+                total[0] += loss.detach()
         self.world.sum_gradients(self.model)
+        total[1] = self.stop.requested
         self.world.sum(total)
         if self.options.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
@@ -163,7 +237,8 @@ class Trainer:
         self.optimizer.step()
         if self.ema:
             self.ema.update(checkpoint.weights_of(self.model), self.at.step)
-        return float(total) / tokens, tokens, sum(len(batch.source) for batch in batches)
+        self.told_to_stop = bool(total[1])
+        return float(total[0]) / tokens, tokens, sum(len(batch.source) for batch in batches)
 
     def _loss(self, batch: Batch) -> Tensor:
         """What is trained for: the summed loss of a batch."""
@@ -191,10 +266,12 @@ class Trainer:
         """A line of history every few steps: the mean loss per token over them, their tokens and pairs."""
         if not math.isfinite(loss):
             raise UserError(f"The loss is {loss} at step {self.at.step}; lower --set learning_rate= or raise warmup=.")
-        self.unlogged += np.array([loss * tokens, tokens, pairs])
+        before = self.at.unlogged
+        total, tokens, pairs = before[0] + loss * tokens, before[1] + tokens, before[2] + pairs
         if self.at.step % self.options.log_every:
+            self.at.unlogged = (total, tokens, pairs)
             return
-        (total, tokens, pairs), self.unlogged = self.unlogged.tolist(), np.zeros(3)
+        self.at.unlogged = (0.0, 0.0, 0.0)
         rate = self.optimizer.param_groups[0]["lr"]
         self.history.add(
             kind="train",
@@ -228,16 +305,24 @@ class Trainer:
         self.history.add(
             kind="valid", step=self.at.step, epoch=self.at.epoch, seconds=round(self.at.seconds, 3), **metrics
         )
+        self._save("step")
+        checkpoint.prune(self.plan.out, max(self.options.keep, self.options.average), self.at.best_step)
+        best = " (best so far)" if self.at.best_step == self.at.step else ""
+        progress.say(f"step {self.at.step:,}: validation {said(metrics)}{best}")
+        self.world.barrier()
+
+    def _save(self, kind: str) -> Path:
         ema = self.ema.weights if self.ema else None
         state = dataclasses.asdict(self.at)
-        checkpoint.save_training(self.plan.out, self.at.step, self.model, self.optimizer, state, ema)
-        checkpoint.prune(self.plan.out, max(self.options.keep, self.options.average), self.at.best_step)
-        progress.say(
-            f"step {self.at.step}: "
-            + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            + (" (best so far)" if self.at.best_step == self.at.step else "")
-        )
+        return checkpoint.save_training(self.plan.out, self.at.step, self.model, self.optimizer, state, ema, kind)
+
+    def _save_and_stop(self) -> None:
+        validated = checkpoint.checkpoint_path(self.plan.out, self.at.step)
+        if self.world.is_first and not validated.exists():
+            self._save("stopped")
         self.world.barrier()
+        where = f"stopped at step {self.at.step:,} of {self.options.steps:,}"
+        raise InterruptedRunError(f"{where}; {_how_to_resume(self.plan.out)}", self.stop.signal)
 
     def _averaged(self, current: dict[str, Tensor]) -> dict[str, Tensor]:
         """The moving average, else the mean of the current weights and the last checkpoints."""

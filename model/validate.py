@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from model.config import TrainConfig
-from model.data import Batch, EncodedCorpus, ordered_batches, read_pairs
+from model.data import Batch, EncodedCorpus, ordered_batches
 from model.decode import decode_all
 from model.evaluate import text_error_rates
+from model.pairs import read_pairs
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
@@ -70,6 +71,21 @@ class Validator:
             rates = text_error_rates(outputs, list(self.references.values()), self.target.pieces, ignore)
             metrics |= {f"sequence_error_rate{suffix}": rates.sequence, f"token_error_rate{suffix}": rates.token}
         return metrics
+
+
+def said(metrics: dict[str, float]) -> str:
+    """The figures of a validation with their names and units."""
+    names = {
+        "loss": ("loss", "nats per token"),
+        "sequence_error_rate": ("wrong sequences", "%"),
+        "token_error_rate": ("wrong tokens", "%"),
+    }
+    parts = []
+    for key, value in metrics.items():
+        name, unit = names[key.removesuffix(IGNORING)]
+        without = " without what select_ignore matches" if key.endswith(IGNORING) else ""
+        parts.append(f"{name} {value:.4g} {unit}{without}")
+    return ", ".join(parts)
 
 
 def fitting_references(tsv: Path, source: Tokenizer, target: Tokenizer, max_length: int) -> dict[str, list[str]]:

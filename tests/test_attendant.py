@@ -59,7 +59,7 @@ def test_train_evaluate_and_plot(tsv: Path, tmp_path: Path, capsys: pytest.Captu
     ("arguments", "sentence"),
     [
         (["frobnicate"], r"'frobnicate' is no command; it takes one of data, train"),
-        (["train"], r"required: --valid, --out"),
+        (["train"], r"required: --out"),
         (["train", "--preset", "huge"], r"--preset takes one of tiny, g2p, base, big, not 'huge'"),
         (["train", "--tokenizer", "letters"], r"--tokenizer takes chars, words or bpe:SIZE, not 'letters'"),
         (["train", "--tokenizer", "chars", "--source-tokenizer", "chars"], r"--tokenizer is one for both sides"),

@@ -12,9 +12,10 @@ import torch
 
 from export import convert
 from export.bundle import BundleError, read_bundle
-from export.certificate import check_certificate, drift, make_certificate
-from export.variants import PRECISIONS
-from export.verify import check_drift
+from export.bundle_checks import check_drift
+from export.certificate import check_answers, make_certificate
+from export.precisions import PRECISIONS
+from export.replay import check_samples, drift
 from model import checkpoint
 from model.checkpoint import TrainedModel, load_trained
 from service.engine.engine import Engine, EngineSettings
@@ -97,8 +98,8 @@ def test_a_bundle_whose_answers_do_not_end_can_be_served(run: Path, held: dict[s
 
 
 def test_an_answer_too_long_to_be_served_is_a_problem(held: dict[str, Any], trained: TrainedModel) -> None:
-    assert list(check_certificate(held, trained.config.max_length, trained)) == []
-    found = list(check_certificate(held, trained.config.max_length - 1, None))
+    assert list(check_samples(held, trained.config.max_length)) == list(check_answers(held, trained)) == []
+    found = list(check_samples(held, trained.config.max_length - 1))
     assert any("has 11 tokens, and with its end token the service can score 11" in problem for problem in found)
 
 
@@ -107,10 +108,10 @@ def test_answers_that_are_not_torchs_are_a_problem(name: str, held: dict[str, An
     for field in ("ids", "logprobs"):
         changed = copy.deepcopy({"samples": held["samples"][:3]})
         changed["samples"][2][name][field][1] += 1
-        found = list(check_certificate(changed, trained.config.max_length, trained))
+        found = list(check_answers(changed, trained))
         assert len(found) == 1
         assert found[0].startswith(f"{name} of sample 2, ")
 
 
 def test_a_certificate_without_samples_is_a_problem() -> None:
-    assert list(check_certificate({"samples": []}, 12, None)) == ["it has no samples"]
+    assert list(check_samples({"samples": []}, 12)) == ["it has no samples"]

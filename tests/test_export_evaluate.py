@@ -8,8 +8,10 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from attendant import Parser, UsageError
 from export import convert
@@ -19,12 +21,14 @@ from export.runner import GraphStepper, Runner
 from model import checkpoint
 from model.checkpoint import load_trained
 from model.decode import decode_all, decode_sources
-from model.errors import ConfigError, UserError
+from model.errors import ConfigError, DataError, UserError
 from model.evaluate import evaluate_run
+from model.threads import processors
 from model.tokenizer import learn
 from tests.conftest import make_model
 from tests.fake_engine import make_bundle
 
+ROOT = Path(__file__).parent.parent
 WORDS = [f"{a}{b}{c}" for a in "abc" for b in "fg" for c in "kl"]
 
 
@@ -116,13 +120,90 @@ def test_a_precision_that_is_not_there_is_refused(bundle: Path, run: Path, tsv: 
 
 def test_a_source_too_long_for_the_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "long.tsv").write_text("abcabcabcabc\tA\n", encoding="utf-8")
-    with pytest.raises(BundleError, match="has 12 tokens, and the model reads 11"):
+    with pytest.raises(DataError, match="has 12 tokens, and the model reads 11"):
         evaluated(bundle, "--data", tmp_path / "long.tsv")
 
 
 def test_an_ignore_that_is_no_regular_expression_is_refused(bundle: Path, tsv: Path) -> None:
     with pytest.raises(ConfigError, match="--ignore takes a regular expression"):
         evaluated(bundle, "--data", tsv, "--ignore", "[")
+
+
+def test_wrong_answers_are_shown_with_their_references_and_all_are_written(
+    bundle: Path, run: Path, tsv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for model in (run, bundle):
+        evaluated(model, "--data", tsv, "--errors", "3", "--predictions", tmp_path / f"{model.name}.jsonl")
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    lines = [json.loads(line) for line in (tmp_path / "bundle.jsonl").read_text("utf-8").splitlines()]
+    assert [line["source"] for line in lines] == WORDS
+    wrong = [line for line in lines if line["output"] not in line["references"]]
+    assert [line for line in lines if not line["right"]] == wrong
+    assert f"3 of {len(wrong)} wrong answers:" in printed[0]
+    shown = [line for line in wrong if f"  {line['source']!r}: {line['output']!r}, not " in printed[0]]
+    assert len(shown) == 3
+
+
+def test_what_the_service_refuses_has_no_answer_and_counts_as_wrong(
+    bundle: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test.tsv").write_text("afk\tK F A\naZk\tK F A\n", encoding="utf-8")
+    for model in (run, bundle):
+        evaluated(model, "--data", tmp_path / "test.tsv", "--json", tmp_path / "r.json", "--errors", "2")
+        report = json.loads((tmp_path / "r.json").read_text("utf-8"))
+        assert report["refused"] == {"sources": 1, "lacking": "'Z'"}
+        printed = capsys.readouterr().out
+        assert "1 sources have what the vocabulary lacks: 'Z'. The service refuses them" in printed
+        assert "'aZk': (refused), not 'K F A'" in printed
+        evaluated(model, "--data", tmp_path / "test.tsv", "--allow-unknown")
+        assert "refuses" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_the_number_of_threads_can_be_given(
+    number: str, bundle: Path, run: Path, tsv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, used = torch.get_num_threads(), set()
+
+    def decode(model: Any, sources: list[list[int]], *search: Any, **limits: Any) -> list[list[int]]:
+        used.add(torch.get_num_threads())
+        return decode_all(model, sources, *search, **limits)
+
+    monkeypatch.setattr("model.decode.decode_all", decode)
+    evaluated(run, "--data", tsv, "--threads", number)
+    assert used == {int(number)}
+    assert torch.get_num_threads() == before
+    evaluated(bundle, "--data", tsv, "--threads", number)
+
+
+def test_the_number_of_threads_is_measured_where_there_is_much_to_decode(
+    bundle: Path, run: Path, tsv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.evaluate.WORTH_MEASURING", 1)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    tried = []
+    monkeypatch.setattr(
+        "export.evaluate.fastest", lambda seconds_with, most: tried.append(most) or (1, seconds_with(1))
+    )
+    monkeypatch.setattr("model.threads.set_torch_threads", lambda number, work: tried.append(number) or work())
+    evaluated(bundle, "--data", tsv)
+    evaluated(run, "--data", tsv)
+    assert tried == [processors(), 0]
+
+
+BLOCKED = "import sys\nfor name in {!r}: sys.modules[name] = None\nimport attendant\nsys.exit(attendant.main({!r}))"
+
+
+def test_a_bundle_is_evaluated_without_torch(bundle: Path, tsv: Path) -> None:
+    command = ["evaluate", str(bundle), "--data", str(tsv), "--beam-size", "2", "--errors", "1"]
+    heavy = ("torch", "onnx", "safetensors", "sacrebleu", "matplotlib")
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED.format(heavy, command)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sequence_error_rate" in done.stdout
 
 
 def test_bad_usage_is_exit_2(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from export.bundle import Bundle, read_bundle
 from export.measure import check_measured, decode, differing, measure
 from export.runner import Runner
 from export.samples import Samples, read_samples
-from export.verify import check_calibration, check_facts, verify
+from export.torch_checks import check_calibration, check_facts
+from export.verify import verify
 from model.checkpoint import load_trained
 from service.info import describe_bundle, describe_machine, text_of
 from tests.exporting import edit_manifest, export_unproven, write_run

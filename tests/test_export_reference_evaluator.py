@@ -16,9 +16,10 @@ from onnx.reference.op_run import OpRun
 
 from export import signature
 from export.graphs import sizes_of
+from export.precisions import PRECISIONS
 from export.quantize import calibrate
 from export.signature import REQUIRED
-from export.variants import PRECISIONS, build_variant_graph
+from export.variants import build_variant_graph
 from export.weights import arrays_of
 from model.transformer import Transformer
 from tests.conftest import make_model

@@ -12,11 +12,11 @@ import onnxruntime as ort
 import pytest
 
 from export.builder import Array
+from export.bundle_checks import check_rows
 from export.quantize import calibrate
 from export.runner import Runner
 from export.signature import padded_width
 from export.variants import build_variant_graph
-from export.verify import check_rows
 from export.weights import arrays_of
 from model.config import CHOICES
 from model.tokenizer import EOS, PAD

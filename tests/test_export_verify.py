@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import numpy_helper
 
 import attendant
@@ -64,6 +67,34 @@ def test_an_exported_bundle_verifies_with_and_without_its_checkpoint(
     assert attendant.main(["verify", str(good), "--checkpoint", str(run)]) == 0
     assert "nothing is off, against torch on 100 held-out inputs" in capsys.readouterr().out
     assert attendant.main(["verify", str(good)]) == 0
+
+
+def test_a_bundle_verifies_where_only_the_service_is_installed(good: Path) -> None:
+    code = (
+        "import sys\nfor name in ('torch', 'onnx', 'safetensors', 'sacrebleu'): sys.modules[name] = None\n"
+        f"import attendant\nsys.exit(attendant.main(['verify', {str(good)!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nothing is off" in done.stdout
+
+
+def test_the_number_of_threads_of_an_export_can_be_given(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, before = [], torch.get_num_threads()
+
+    def prove(*_: object) -> list[str]:
+        used.append(torch.get_num_threads())
+        return []
+
+    monkeypatch.setattr(convert, "verify", prove)
+    arguments = ["export", str(run), "--out", str(tmp_path / "bundle"), "--precision", "fp32", "--threads", "1"]
+    assert attendant.main(arguments) == 0
+    assert used == [1]
+    assert torch.get_num_threads() == before
 
 
 def test_the_commands_say_in_a_sentence_why_they_fail(

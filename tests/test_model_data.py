@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from model import data
-from model.data import EncodedCorpus, collate, epoch_batches, ordered_batches, read_pairs, read_references
+from model.data import EncodedCorpus, collate, epoch_batches, ordered_batches
 from model.errors import DataError
+from model.pairs import read_pairs, read_references
 from model.tokenizer import BOS, EOS, PAD, learn
 
 

@@ -17,9 +17,10 @@ from torch.testing import assert_close
 import attendant
 from model import checkpoint, recipe
 from model.config import build
-from model.data import EncodedCorpus, collate, epoch_batches, read_pairs
+from model.data import EncodedCorpus, collate, epoch_batches
 from model.distill import DistillPlan, distill, label, log_probabilities
 from model.errors import ConfigError, UserError
+from model.pairs import read_pairs
 from model.prepare import Plan
 from model.reference import greedy
 from model.teachers import PAIRS, PROBABILITIES, TOKENS, TeacherDistributions
@@ -192,6 +193,17 @@ def test_a_student_resumes_bit_for_bit_and_keeps_to_its_distillation(corpus: Pat
         study("parts", resume=True, distilled="other")
 
 
+def test_a_student_can_normalize_where_its_teachers_did_not(corpus: Path, tmp_path: Path) -> None:
+    distill(plan_for(corpus, tmp_path / "distilled", words=[]))
+    data, valid = str(tmp_path / "distilled"), str(corpus / "data" / "valid.tsv")
+    sets = [f"--set={name}={value}" for name, value in {**QUICK, "steps": 1, "validate_every": 1}.items()]
+    arguments = ["train", "--preset=tiny", "--distilled", data, "--valid", valid, *sets, "--normalize=lower,strip"]
+    assert attendant.main([*arguments, "--out", str(tmp_path / "student")]) == 0
+    teacher, student = (checkpoint.load_trained(run) for run in (corpus / "teacher1", tmp_path / "student"))
+    assert student.source.encode(" AFK") == teacher.source.encode("afk")
+    assert "--normalize lower,strip" in recipe.commands(tmp_path / "student")[-1]
+
+
 def test_teachers_who_are_certain_of_the_targets_teach_what_the_targets_do(corpus: Path, tmp_path: Path) -> None:
     distill(plan_for(corpus, tmp_path / "distilled", words=[]))
     found = {}
@@ -234,6 +246,7 @@ def _make_certain(directory: Path) -> None:
 
 def test_the_commands_of_a_run_make_it_again(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the corpus alone: teachers, distillation, student, all read from what the student has written down."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # as many as the teachers above had
     distill(plan_for(corpus, corpus / "distilled"))
     sets = {**QUICK, "dropout": 0.1, "bias": "false", "select": "error", "select_ignore": "[A-C] ", "seed": 3}
     monkeypatch.chdir(corpus.parent)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.checkpoint import TrainedModel
-from model.errors import ConfigError
+from model.errors import ConfigError, DataError
 from model.evaluate import edit_distance, error_rates, evaluate_run, table, text_error_rates
 from model.tokenizer import learn
 from tests.conftest import make_model
@@ -59,7 +59,7 @@ def test_a_report_has_its_rates_and_its_table(tmp_path: Path) -> None:
 
 
 def test_running_text_gets_bleu_and_chrf(tmp_path: Path) -> None:
-    (tmp_path / "test.tsv").write_text("ab\ta b\nab\tb a\nc\tc\n", encoding="utf-8")
+    (tmp_path / "test.tsv").write_text("ab\ta b c a\nab\tb a\nc\tc\n", encoding="utf-8")
     report = evaluate_run(trained("bpe:300"), tmp_path / "test.tsv", 1, 1.0, None)
     assert 0 <= report["bleu"] <= 100
     assert "chrf" in table(report)
@@ -67,7 +67,7 @@ def test_running_text_gets_bleu_and_chrf(tmp_path: Path) -> None:
 
 def test_a_source_too_long_for_the_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_text("abcabcabc\ta\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="has 9 tokens, and the model reads 7"):
+    with pytest.raises(DataError, match="has 9 tokens, and the model reads 7"):
         evaluate_run(trained("words"), tmp_path / "test.tsv", 1, 1.0, None)
 
 

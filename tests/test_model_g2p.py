@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from model.data import read_pairs
 from model.g2p import make_corpus, parse, part_of
+from model.pairs import read_pairs
 
 
 def test_an_entry_loses_its_number_and_its_comment() -> None:

@@ -38,6 +38,15 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert captured.out == "step 1: loss 1.5\n"
 
 
+def test_a_bar_counts_steps_per_second_however_slow_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for total in (3, None):
+        bar = Count("training", "steps", total)._bar
+        slow = bar.format_meter(**{**bar.format_dict, "n": 2, "elapsed": 4.0, "rate": 0.5})
+        bar.close()
+        assert "0.50 steps/s" in slow
+
+
 def test_nothing_is_shown_where_another_process_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     shown = TrainingProgress(steps=2, shows=False)
     shown.advance(loss=1.5, tokens=100)

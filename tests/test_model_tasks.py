@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 import attendant
 from model.checkpoint import load_trained
 from model.config import build
-from model.data import read_pairs
 from model.evaluate import evaluate_run
+from model.pairs import read_pairs
 from model.prepare import Plan
 from model.tasks import TASKS, make_task, spelled
 from model.train import train

@@ -80,7 +80,7 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
 
-    from model.data import read_pairs
+    from model.pairs import read_pairs
 
     pairs = list(read_pairs(options.samples)) if options.samples else []
     reader = importlib.import_module(f"model.importers.{options.format.replace('-', '_')}")

@@ -1,0 +1,53 @@
+"""Files that are whole or not there: each is written under another name beside, flushed, and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a directory beside the path and give it its name when it is whole; nothing stays behind if that fails."""
+    beside = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        fill(beside)
+        for file in beside.iterdir():
+            _flush(file)
+        if path.exists():
+            shutil.rmtree(path)
+        beside.rename(path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with _beside(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_json(value: Any, path: Path) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A path to write to, which replaces `path` at the end, or is removed if writing fails."""
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        yield beside
+        _flush(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
