@@ -6,7 +6,6 @@ import copy
 import re
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from attendant_version import VERSION
 from deploy import kustomize, manifests
 from service.http.server import LAST_BYTES_SECONDS
 from service.metrics import Metrics
@@ -150,8 +150,7 @@ def test_the_environment_has_only_settings_that_exist() -> None:
 
 
 def test_the_image_is_of_the_project_s_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert {pod(overlay)["containers"][0]["image"].split(":")[1] for overlay in OVERLAYS} == {version}
+    assert {pod(overlay)["containers"][0]["image"].split(":")[1] for overlay in OVERLAYS} == {VERSION}
 
 
 def test_probes_ask_paths_and_ports_that_exist() -> None:

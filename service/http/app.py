@@ -23,15 +23,15 @@ from starlette.routing import Route
 from attendant_version import VERSION
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
-from service.errors import InvalidJSONError, NotFoundError
-from service.http import chat, docs, native, openai
+from service.errors import InvalidJSONError, NotFoundError, ServiceError
+from service.http import chat, docs, native, openai, v2
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
 from service.http.models import LoadEngine
 from service.http.record import Traffic
 from service.http.registry import Models
-from service.http.responses import JSONLine
+from service.http.responses import Json, JSONLine
 from service.http.route import body_model
 from service.http.validation import body_refusal
 from service.metrics import Metrics
@@ -43,8 +43,11 @@ ROUTERS = (
     chat.direct,
     native.router,
     openai.router,
+    v2.infer_router,
+    v2.router,
     native.admin,
     native.probes,
+    v2.probes,
     docs.router,
 )
 
@@ -95,12 +98,18 @@ def create_app(
         settings=settings,
         metrics=metrics,
         traffic=app.state.traffic,
-        error_format=openai.error_format,
+        error_format=_error_format,
     )
     for router in ROUTERS:
         app.include_router(router, dependencies=_security(router, settings))
         _answer_head(app, router.routes)
     return app
+
+
+def _error_format(path: str, error: ServiceError) -> tuple[int, Json]:
+    """An error in the dialect of its path."""
+    is_v2 = path == v2.PREFIX or path.startswith(v2.PREFIX + "/")
+    return v2.error_format(path, error) if is_v2 else openai.error_format(path, error)
 
 
 def bundle_directory(settings: Settings) -> Path:
@@ -145,7 +154,13 @@ async def _start(models: Models, on_failure: Callable[[Exception], None]) -> Non
 
 def _security(router: APIRouter, settings: Settings) -> list[Any]:
     """Declares in OpenAPI which endpoints want a key; the middleware checks it, before it reads a body."""
-    keys = () if router is native.probes else settings.admin_keys if router is native.admin else settings.api_keys
+    keys = (
+        ()
+        if router in (native.probes, v2.probes)
+        else settings.admin_keys
+        if router is native.admin
+        else settings.api_keys
+    )
     return [Depends(HTTPBearer(auto_error=False))] if keys else []
 
 
