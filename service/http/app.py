@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -23,7 +23,7 @@ from starlette.routing import Route
 from attendant_version import VERSION
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
-from service.errors import InvalidJSONError, NotFoundError, ServiceError
+from service.errors import InvalidJSONError, NotFoundError, ServiceError, StartError
 from service.http import chat, docs, native, openai, v2
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
@@ -36,6 +36,9 @@ from service.http.route import body_model
 from service.http.validation import body_refusal
 from service.metrics import Metrics
 from service.settings import DEFAULT_BUNDLE, Settings
+
+if TYPE_CHECKING:
+    from service.http.tracing import Tracing
 
 ROUTERS = (
     native.direct,
@@ -60,15 +63,18 @@ def create_app(
     registry: CollectorRegistry | None = None,
     load: LoadEngine | None = None,
     on_failure: Callable[[Exception], None] = lambda _: None,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """The service as an ASGI application, which comes to own its engines.
 
     Without an engine that runs already, it loads one when it starts, and answers probes meanwhile; `on_failure` is
-    called if that one cannot serve. `app.state` has the `parts`, and `traffic`.
+    called if that one cannot serve. `app.state` has the `parts`, and `traffic`. An engine that is given is not traced.
     """
     metrics = Metrics(registry or CollectorRegistry())
     metrics.build_info(version=VERSION, onnxruntime=_onnxruntime_version(), python=platform.python_version())
-    models = Models(settings, load or _engine_loader(settings, metrics, lambda: models.count), metrics)
+    load = load or _engine_loader(settings, metrics, lambda: models.count)
+    tracing = tracing or _make_tracing(settings)
+    models = Models(settings, load if tracing is None else tracing.loader(load), metrics)
     if engine is not None:
         models.put(engine)
 
@@ -79,6 +85,8 @@ def create_app(
         if loading is not None:
             await loading
         await models.close(0.0)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
 
     app = FastAPI(
         title="Attendant",
@@ -100,10 +108,25 @@ def create_app(
         traffic=app.state.traffic,
         error_format=_error_format,
     )
+    if tracing is not None:
+        from service.http.tracing import TracingMiddleware
+
+        app.add_middleware(TracingMiddleware, tracer=tracing.tracer)
     for router in ROUTERS:
         app.include_router(router, dependencies=_security(router, settings))
         _answer_head(app, router.routes)
     return app
+
+
+def _make_tracing(settings: Settings) -> Tracing | None:
+    """OpenTelemetry is imported only where tracing is on."""
+    if not settings.tracing:
+        return None
+    try:
+        from service.http.tracing import Tracing
+    except ModuleNotFoundError as error:
+        raise StartError(f"--tracing needs {error.name}; run: pip install 'attendant-transformer[otel]'.") from None
+    return Tracing()
 
 
 def _error_format(path: str, error: ServiceError) -> tuple[int, Json]:
