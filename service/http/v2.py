@@ -102,7 +102,7 @@ async def infer(name: str, request: InferRequest, context: Context) -> Response:
             raise outcome
     results = cast(list[Generated], outcomes)
     _note(context, asked, tasks, results)
-    columns = _columns(served, results, asked.num_hypotheses)
+    columns = _columns(served, results, tasks[0].options.num_hypotheses)
     tensors = [tensor(name, OUTPUTS[name], columns[name], as_binary) for name, as_binary in wanted.items()]
     return _response(served, request, tensors)
 
