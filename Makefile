@@ -128,8 +128,9 @@ bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of
 install-sizes: .venv/serve ## what each extra takes on the disk, measured in environments of their own; many minutes
 	$(BIN)/python -m bench.install_sizes
 
-bench-report: .venv/bench ## docs/performance.md from the results
+bench-report: .venv/bench ## docs/performance.md and the table of docs/scaling.md from the results
 	$(BIN)/python -m bench.report
+	$(BIN)/python -m bench.sizing --write
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json

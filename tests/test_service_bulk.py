@@ -347,7 +347,7 @@ def test_after_a_kill_the_same_command_gives_what_an_uninterrupted_run_does(
     [
         (
             ["--beam-size", "2"],
-            "was begun with beam_size null, and this run has 2; give the same, or another --output.",
+            "was begun with beam_size null, and this run has 2; give the same, or another",
         ),
         (["--shard-lines", "20"], "was begun with shard_lines 10, and this run has 20"),
         (["--json"], "was begun with json false, and this run has true"),
