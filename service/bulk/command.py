@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attendant_version import install_command
 from service.bulk.batch import BatchFormat
 from service.bulk.formats import Format, JsonFormat, Source, TextFormat, TsvFormat
 from service.bulk.pipeline import Item, answered
@@ -118,7 +119,7 @@ def make_format(
         try:
             from service.bulk.parquet import ParquetFormat
         except ModuleNotFoundError:
-            raise BulkUsageError("Parquet needs pyarrow; run: pip install 'attendant-transformer[parquet]'.") from None
+            raise BulkUsageError(f"Parquet needs pyarrow; run: {install_command('parquet')}.") from None
         return ParquetFormat(served, request, options.field)
     return (TsvFormat if name == "tsv" else TextFormat)(served, request, options.json)
 

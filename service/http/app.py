@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from attendant_version import VERSION
+from attendant_version import VERSION, install_command
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import InvalidJSONError, NotFoundError, ServiceError, StartError
@@ -125,7 +125,7 @@ def _make_tracing(settings: Settings) -> Tracing | None:
     try:
         from service.http.tracing import Tracing
     except ModuleNotFoundError as error:
-        raise StartError(f"--tracing needs {error.name}; run: pip install 'attendant-transformer[otel]'.") from None
+        raise StartError(f"--tracing needs {error.name}; run: {install_command('otel')}.") from None
     return Tracing()
 
 
