@@ -11,7 +11,7 @@ BIN := .venv/bin
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check
+.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -35,7 +35,8 @@ install-all: .venv/all ## all of it, into .venv: training, export, the checks
 serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
 
-test: lint ## every check that CI runs
+test: lint ## every check that CI runs; nginx is tested where it is installed (INSTALL=yes)
+	@for need in "nginx nginx-light"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/all ## ruff and mypy
@@ -98,6 +99,10 @@ image-check: .venv/serve ## build, start, ask, watch and drain the image (needs 
 deploy-check: ## Prometheus' and Compose's own checks of the configuration, and every alert's cases
 	deploy/check.sh
 
+kube-check: .venv/all ## the Kubernetes manifests by their schemas, the proxies in front of two servers (installs nginx)
+	deploy/need.sh nginx nginx-light
+	$(BIN)/python -m deploy.check_kubernetes
+
 cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
 	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))
 
@@ -124,8 +129,9 @@ bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of
 install-sizes: .venv/serve ## what each extra takes on the disk, measured in environments of their own; many minutes
 	$(BIN)/python -m bench.install_sizes
 
-bench-report: .venv/bench ## docs/performance.md from the results
+bench-report: .venv/bench ## docs/performance.md and the table of docs/scaling.md from the results
 	$(BIN)/python -m bench.report
+	$(BIN)/python -m bench.sizing --write
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
 	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json

@@ -5,5 +5,5 @@ DISTRIBUTION = "attendant-transformer"
 
 
 def install_command(extra: str) -> str:
-    """What installs an extra: train, dev, bench or baseline."""
+    """What installs an extra: train, dev, bench, baseline, otel or parquet."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -32,6 +32,7 @@ MODEL_ENDPOINTS = (
     "/v1/explain",
     "/v1/completions",
     "/v1/chat/completions",
+    "/v2/models/{name}/infer",
 )
 ENDPOINTS = (*MODEL_ENDPOINTS, "/v1/models", "/v1/info", "/v1/reload", "other")
 # "ok", the `type` of the error that was answered, or "cancelled": the client left first.

@@ -109,6 +109,7 @@ class Settings:
         "info", "the least that is logged; requests are info", choices=("debug", "info", "warning", "error")
     )
     log_texts: bool = setting(False, "also log the texts of requests and answers")
+    tracing: bool = setting(False, "spans of every request through OpenTelemetry; needs attendant-transformer[otel]")
 
     def __post_init__(self) -> None:
         values = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -218,5 +218,6 @@ def test_a_wrong_method_is_told_all_that_the_path_takes(document: dict[str, Any]
         answer = connection.getresponse()
         assert answer.status == 405
         assert set((answer.getheader("allow") or "").split(", ")) == taken
-        assert json.loads(answer.read())["error"]["message"]
+        error = json.loads(answer.read())["error"]
+        assert error if path.startswith("/v2") else error["message"]
         connection.close()

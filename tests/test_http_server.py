@@ -206,3 +206,24 @@ def test_a_port_in_use_is_a_sentence() -> None:
 def test_an_address_that_is_not_here_is_a_sentence() -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1, port 0: .+; see --host and --port"):
         bind("192.0.2.1", 0)
+
+
+def test_whoever_is_refused_by_a_server_that_stops_is_not_kept_on_its_connection(tmp_path: Path) -> None:
+    """A balancer of connections would send the next request to the same server."""
+    with running(tmp_path) as (server, engine):
+        engine.pause_after = 1
+        with ThreadPoolExecutor() as pool:
+            accepted = pool.submit(server.request, "POST", "/v1/generate", BODY)
+            wait_for(lambda: engine.submissions)
+            kept = server.connect()
+            kept.request("GET", "/healthz")
+            kept.getresponse().read()
+            server.stop()
+            wait_for(lambda: server.server.models.draining)
+            kept.request("POST", "/v1/generate", json.dumps(BODY))
+            answer = kept.getresponse()
+            assert (answer.status, answer.getheader("connection")) == (503, "close")
+            answer.read()
+            kept.close()
+            engine.resume()
+            assert accepted.result()[0] == 200

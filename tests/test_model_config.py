@@ -42,7 +42,7 @@ def test_a_setting_has_the_type_of_its_option(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("dropuot=0.2", "--set takes name=value with a name of d_model, "),
+        ("dropuot=0.2", r"--set dropuot: there is no such option; did you mean dropout\?"),
         ("dropout", "--set takes name=value"),
         ("steps=many", "--set steps= takes a whole number, not 'many'"),
         ("bias=maybe", "--set bias= takes one of true, false, not 'maybe'"),

@@ -17,9 +17,11 @@ import pytest
 
 from attendant import Parser, UsageError
 from service import generate as room
+from service.bulk import progress, texts
+from service.bulk.texts import lines_of
 from service.engine.tasks import Finished, Generate, Generated, NewTokens, Options
 from service.errors import QueueFullError
-from service.generate import FailedLinesError, GenerateUsageError, generate, lines_of, read_arguments, run
+from service.generate import FailedLinesError, GenerateUsageError, generate, read_arguments, run
 from service.http.models import ServedModel
 from service.http.planning import plan_generate
 from service.http.schemas import GenerateRequest
@@ -240,16 +242,16 @@ def test_a_full_queue_is_waited_for(engine: FakeEngine) -> None:
 
 def test_no_more_lines_are_read_than_may_wait(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """So memory does not grow with the lines, were the engine ever so slow."""
-    monkeypatch.setattr(room, "LINES_AHEAD", 8)
+    monkeypatch.setattr(texts, "LINES_AHEAD", 8)
     most, taken, out = 0, 0, io.BytesIO()
 
-    def texts() -> Iterator[bytes]:
+    def sources() -> Iterator[bytes]:
         nonlocal most, taken
         for taken in range(1, 501):
             most = max(most, taken - out.getvalue().count(b"\n"))
             yield b"cat"
 
-    assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), texts(), out, "line", False) == (0, 500)
+    assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), sources(), out, "line", False) == (0, 500)
     assert taken == 500
     assert most <= 8 + 2  # one in the reader's hands, one in the writer's
 
@@ -262,26 +264,26 @@ def test_an_answer_does_not_wait_for_the_next_line(engine: FakeEngine) -> None:
             if self.getvalue():
                 self.flushed.set()
 
-    def texts() -> Iterator[bytes]:
+    def sources() -> Iterator[bytes]:
         yield b"cat"
         assert Output.flushed.wait(20)
         yield b"dog"
 
-    assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), texts(), Output(), "line", False) == (0, 2)
+    assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), sources(), Output(), "line", False) == (0, 2)
 
 
 def test_lines_that_cannot_be_read_are_an_error_of_the_run(engine: FakeEngine) -> None:
-    def texts() -> Iterator[bytes]:
+    def sources() -> Iterator[bytes]:
         yield b"cat"
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        run(ServedModel(engine), GenerateRequest(inputs=["-"]), texts(), io.BytesIO(), "line", False)
+        run(ServedModel(engine), GenerateRequest(inputs=["-"]), sources(), io.BytesIO(), "line", False)
 
 
 def test_lines_lose_their_ends_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(lines_of(io.BytesIO(b"a\r\n\n b \nlast"))) == [b"a", b"", b" b ", b"last"]
-    monkeypatch.setattr(room, "LONGEST_LINE", 4)
+    monkeypatch.setattr(texts, "LONGEST_LINE", 4)
     assert list(lines_of(io.BytesIO(b"aaaaaaaaaaa\nbb\ncccc\ndd"))) == [b"aaaa", b"bb", b"cccc", b"dd"]
 
 
@@ -297,14 +299,14 @@ def test_a_line_of_many_megabytes_is_refused_whole(
 def test_progress_is_plain_lines_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, command: Callable[..., tuple[list[str], str]]
 ) -> None:
-    monkeypatch.setattr(room, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     assert "2 lines, " in command(stdin=b"cat\ndog\n")[1]
 
 
 def test_a_few_texts_show_no_progress(
     monkeypatch: pytest.MonkeyPatch, command: Callable[..., tuple[list[str], str]]
 ) -> None:
-    monkeypatch.setattr(room, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     assert command("cat", "dog")[1] == ""
 
 

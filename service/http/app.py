@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -20,22 +20,25 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from attendant_version import VERSION
+from attendant_version import VERSION, install_command
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
-from service.errors import InvalidJSONError, NotFoundError
-from service.http import chat, docs, native, openai
+from service.errors import InvalidJSONError, NotFoundError, ServiceError, StartError
+from service.http import chat, docs, native, openai, v2
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
 from service.http.models import LoadEngine
 from service.http.record import Traffic
 from service.http.registry import Models
-from service.http.responses import JSONLine
+from service.http.responses import Json, JSONLine
 from service.http.route import body_model
 from service.http.validation import body_refusal
 from service.metrics import Metrics
 from service.settings import DEFAULT_BUNDLE, Settings
+
+if TYPE_CHECKING:
+    from service.http.tracing import Tracing
 
 ROUTERS = (
     native.direct,
@@ -43,8 +46,11 @@ ROUTERS = (
     chat.direct,
     native.router,
     openai.router,
+    v2.infer_router,
+    v2.router,
     native.admin,
     native.probes,
+    v2.probes,
     docs.router,
 )
 
@@ -57,15 +63,18 @@ def create_app(
     registry: CollectorRegistry | None = None,
     load: LoadEngine | None = None,
     on_failure: Callable[[Exception], None] = lambda _: None,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """The service as an ASGI application, which comes to own its engines.
 
     Without an engine that runs already, it loads one when it starts, and answers probes meanwhile; `on_failure` is
-    called if that one cannot serve. `app.state` has the `parts`, and `traffic`.
+    called if that one cannot serve. `app.state` has the `parts`, and `traffic`. An engine that is given is not traced.
     """
     metrics = Metrics(registry or CollectorRegistry())
     metrics.build_info(version=VERSION, onnxruntime=_onnxruntime_version(), python=platform.python_version())
-    models = Models(settings, load or _engine_loader(settings, metrics, lambda: models.count), metrics)
+    load = load or _engine_loader(settings, metrics, lambda: models.count)
+    tracing = tracing or _make_tracing(settings)
+    models = Models(settings, load if tracing is None else tracing.loader(load), metrics)
     if engine is not None:
         models.put(engine)
 
@@ -76,6 +85,8 @@ def create_app(
         if loading is not None:
             await loading
         await models.close(0.0)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
 
     app = FastAPI(
         title="Attendant",
@@ -95,12 +106,33 @@ def create_app(
         settings=settings,
         metrics=metrics,
         traffic=app.state.traffic,
-        error_format=openai.error_format,
+        error_format=_error_format,
     )
+    if tracing is not None:
+        from service.http.tracing import TracingMiddleware
+
+        app.add_middleware(TracingMiddleware, tracer=tracing.tracer)
     for router in ROUTERS:
         app.include_router(router, dependencies=_security(router, settings))
         _answer_head(app, router.routes)
     return app
+
+
+def _make_tracing(settings: Settings) -> Tracing | None:
+    """OpenTelemetry is imported only where tracing is on."""
+    if not settings.tracing:
+        return None
+    try:
+        from service.http.tracing import Tracing
+    except ModuleNotFoundError as error:
+        raise StartError(f"--tracing needs {error.name}; run: {install_command('otel')}.") from None
+    return Tracing()
+
+
+def _error_format(path: str, error: ServiceError) -> tuple[int, Json]:
+    """An error in the dialect of its path."""
+    is_v2 = path == v2.PREFIX or path.startswith(v2.PREFIX + "/")
+    return v2.error_format(path, error) if is_v2 else openai.error_format(path, error)
 
 
 def bundle_directory(settings: Settings) -> Path:
@@ -145,7 +177,13 @@ async def _start(models: Models, on_failure: Callable[[Exception], None]) -> Non
 
 def _security(router: APIRouter, settings: Settings) -> list[Any]:
     """Declares in OpenAPI which endpoints want a key; the middleware checks it, before it reads a body."""
-    keys = () if router is native.probes else settings.admin_keys if router is native.admin else settings.api_keys
+    keys = (
+        ()
+        if router in (native.probes, v2.probes)
+        else settings.admin_keys
+        if router is native.admin
+        else settings.api_keys
+    )
     return [Depends(HTTPBearer(auto_error=False))] if keys else []
 
 

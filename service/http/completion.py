@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from starlette.responses import Response
@@ -47,7 +48,7 @@ async def answer_completion(
     served, plan = await context.plan(
         request.model, characters, until, lambda served: plan_completion(request, served, settings, field)
     )
-    completion = Completion(served, plan, request, context, shape)
+    completion = Completion(served, plan, request, context.record.id, shape, note=partial(_note, context, request))
     if request.stream:
         streams = TaskStreams(served.engine, plan.tasks, until, context.receive, field)
         return EventStream(stream_completion(completion, streams), streams, event)
@@ -58,23 +59,25 @@ async def answer_completion(
 
 
 class Completion:
-    """One request on its way to its answer."""
+    """One request on its way to its answer; `note` is told its usage and its texts."""
 
     def __init__(
         self,
         served: ServedModel,
         plan: CompletionPlan,
         request: CompletionRequest,
-        context: RequestContext,
+        request_id: str,
         shape: Shape = COMPLETION,
+        created: int | None = None,  # Unix time; None: now
+        note: Callable[[Json, list[str]], None] = lambda usage, texts: None,  # noqa: ARG005
     ) -> None:
-        self.served, self.plan, self._request, self._context, self._shape = served, plan, request, context, shape
+        self.served, self.plan, self.note, self._shape = served, plan, note, shape
         options = request.stream_options
         self.includes_usage = options is not None and options.include_usage
         self._head = {
-            "id": f"{shape.id}{context.record.id}",
+            "id": f"{shape.id}{request_id}",
             "object": shape.chunk_object if request.stream else shape.object,
-            "created": int(time.time()),
+            "created": int(time.time()) if created is None else created,
             "model": served.name,
         }
 
@@ -111,16 +114,17 @@ class Completion:
         shaped = [self._shape.choice(choice, True) for choice in choices]
         return event({**self._head, "choices": shaped, **({"usage": usage} if self.includes_usage else {})})
 
-    def note(self, usage: Json, texts: list[str]) -> None:
-        """What the log says of it."""
-        record = self._context.record
-        record.facts |= {
-            "inputs": len(self._request.prompt),
-            "source_tokens": usage["prompt_tokens"],
-            "target_tokens": usage["completion_tokens"],
-        }
-        if self._context.settings.log_texts:
-            record.facts |= {"texts": self._request.prompt, "answers": texts}
+
+def _note(context: RequestContext, request: CompletionRequest, usage: Json, texts: list[str]) -> None:
+    """What the log says of it."""
+    record = context.record
+    record.facts |= {
+        "inputs": len(request.prompt),
+        "source_tokens": usage["prompt_tokens"],
+        "target_tokens": usage["completion_tokens"],
+    }
+    if context.settings.log_texts:
+        record.facts |= {"texts": request.prompt, "answers": texts}
 
 
 class StreamedChoice:

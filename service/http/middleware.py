@@ -9,7 +9,7 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import CancelledError, QueueFullError, ServiceError, UnauthorizedError
+from service.errors import CancelledError, NotReadyError, QueueFullError, ServiceError, UnauthorizedError
 from service.http.body import Body
 from service.http.errors import BodyTimeoutError, ForbiddenError, HeadersTooLargeError, MethodNotAllowedError
 from service.http.keys import Keys
@@ -128,7 +128,9 @@ def _headers(error: ServiceError, content: bytes) -> list[tuple[bytes, bytes]]:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", error.allow.encode()))
-    if isinstance(error, BodyTimeoutError):
+    if isinstance(
+        error, BodyTimeoutError | NotReadyError
+    ):  # behind a balancer, the next connection is another server's
         headers.append((b"connection", b"close"))
     return headers
 

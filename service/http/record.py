@@ -16,6 +16,7 @@ from service.metrics import ENDPOINTS, NO_MODEL, OUTCOMES
 
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 ID_BYTES = 12
+TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
 class Record:
@@ -34,7 +35,15 @@ class Record:
         self.error_event: Callable[[dict[str, Any]], bytes] | None = (
             None  # how a response that has begun tells an error
         )
-        self.facts: dict[str, Any] = {}  # sizes, timings; texts only where the settings ask for them
+        self.facts: dict[str, Any] = self._trace(scope)  # sizes, timings; texts only where the settings ask for them
+
+    def _trace(self, scope: Scope) -> dict[str, Any]:
+        """Which trace it belongs to: as tracing says, else as the header `traceparent` of W3C does."""
+        header = self.headers.get(b"traceparent")
+        if header is None or "attendant.trace" in scope:
+            return dict(scope.get("attendant.trace", ()))
+        found = TRACEPARENT.fullmatch(header)
+        return {} if found is None else {"trace_id": found[1].decode(), "parent_id": found[2].decode()}
 
     def fail(self, error: ServiceError) -> None:
         """Count it as this error; a type that the metrics do not know counts as its parent's."""

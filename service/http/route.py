@@ -27,12 +27,7 @@ class DirectRoute(APIRoute):
         kind, endpoint = body_model(self), self.endpoint
 
         async def handle(request: Request) -> Response:
-            values = _parse(await request.body())
-            try:
-                model = kind.model_validate(values)
-            except ValidationError as error:
-                problems = error.errors(include_url=False)
-                raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in problems]) from None
+            model = parse_body(kind, await request.body())
             response: Response = await endpoint(request=model, context=await request_context(request))
             return response
 
@@ -46,6 +41,16 @@ def body_model(route: APIRoute) -> type[RequestModel]:
     assert kind is not None
     assert issubclass(kind, RequestModel)
     return kind
+
+
+def parse_body(kind: type[RequestModel], body: bytes) -> RequestModel:
+    """A body of JSON as a model; what is wrong with it is raised as FastAPI would."""
+    values = _parse(body)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in problems]) from None
 
 
 def _parse(body: bytes) -> Any:

@@ -100,9 +100,14 @@ def _owner(kind: type[RequestModel], location: Sequence[str | int]) -> type[Base
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model of an annotation `Model`, `Model | None` or `list[Model]`."""
+    """The model of an annotation `Model` or `list[Model]`, each perhaps `| None`."""
     candidates = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType, list) else (annotation,)
-    return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    for kind in candidates:
+        if get_origin(kind) is list:
+            return model_in(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def _path(location: Sequence[str | int]) -> str:

@@ -1,0 +1,184 @@
+"""Formats of bulk input and output. A format reads records, plans each, and writes what became of it.
+
+text     a line is a text; hypotheses tab-separated, or a JSON object as in POST /v1/generate
+tsv      the same, of the first column
+jsonl    a line is an object, with the text in one field; the same object with `hypotheses` or `error`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from service.bulk.pipeline import Outcome
+from service.bulk.texts import (
+    complaint,
+    decode_text,
+    error_type,
+    measured_lines,
+    plan_text,
+    text_line,
+    texts_ahead,
+)
+from service.engine.tasks import Generate, Generated
+from service.errors import InvalidFieldError
+from service.http.models import ServedModel
+from service.http.responses import encode, output_content
+from service.http.schemas import GenerateRequest
+
+Finish = Callable[[Sequence[Outcome]], Any]  # from outcomes to what is written; it may raise
+
+
+class Source(Protocol):
+    """One input file, of `total` bytes or rows."""
+
+    total: int
+
+    def read(self, position: int) -> Iterator[tuple[Any, int]]:
+        """Raw records from a position on, each with the bytes or rows that it takes."""
+
+
+class Writer(Protocol):
+    """One shard that is being written."""
+
+    def add(self, record: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+class Format(Protocol):
+    suffix: str  # of the shards
+
+    @property
+    def ahead(self) -> int:
+        """Records that are read ahead."""
+
+    def source(self, path: Path) -> Source: ...
+    def writer(self, path: Path) -> Writer: ...
+
+    def plan(self, raw: Any, place: int) -> tuple[list[Generate], Finish]:
+        """The tasks of the record at this place (from 0, over all files); ServiceError says why there are none."""
+
+    def refuse(self, raw: Any, place: int, error: Exception) -> Any:
+        """What is written of a record that cannot be answered."""
+
+    def shown(self, raw: Any) -> Any:
+        """The record, for the file of those that were set aside."""
+
+
+@dataclass
+class LineSource:
+    path: Path
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        self.total = self.path.stat().st_size
+
+    def read(self, position: int) -> Iterator[tuple[bytes, int]]:
+        with self.path.open("rb") as stream:
+            stream.seek(position)
+            yield from measured_lines(stream)
+
+
+class LineWriter:
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("wb")
+
+    def add(self, record: bytes) -> None:
+        self._stream.write(record)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class TextFormat:
+    def __init__(self, served: ServedModel, request: GenerateRequest, as_json: bool) -> None:
+        self._served, self._request, self._as_json = served, request, as_json
+        self.suffix = "jsonl" if as_json else "txt"
+        self.ahead = texts_ahead(request, served)
+
+    def source(self, path: Path) -> Source:
+        return LineSource(path)
+
+    def writer(self, path: Path) -> Writer:
+        return LineWriter(path)
+
+    def text(self, raw: bytes) -> str:
+        return decode_text(raw)
+
+    def plan(self, raw: bytes, place: int) -> tuple[list[Generate], Finish]:
+        return [plan_text(self._request, self._served, self.text(raw), place)], self._finish
+
+    def _finish(self, outcomes: Sequence[Outcome]) -> bytes:
+        answer = only(outcomes)
+        if self._as_json:
+            return encode(output_content(self._served, answer, self._request.logprobs)) + b"\n"
+        return text_line(self._served, answer)
+
+    def refuse(self, raw: bytes, place: int, error: Exception) -> bytes:  # noqa: ARG002
+        return encode({"error": described(error)}) + b"\n" if self._as_json else b"\n"
+
+    def shown(self, raw: bytes) -> str:
+        return raw.decode("utf-8", "backslashreplace")
+
+
+class TsvFormat(TextFormat):
+    def text(self, raw: bytes) -> str:
+        return decode_text(raw).split("\t", 1)[0]
+
+
+class JsonFormat(TextFormat):
+    """Other fields of an object are passed on."""
+
+    def __init__(self, served: ServedModel, request: GenerateRequest, field: str) -> None:
+        super().__init__(served, request, as_json=True)
+        self._field = field
+
+    def plan(self, raw: bytes, place: int) -> tuple[list[Generate], Finish]:
+        found = read_object(raw)
+        text = found.get(self._field)
+        if not isinstance(text, str):
+            raise InvalidFieldError(f"has no text in its field {self._field!r}; --field names another one.")
+
+        def finish(outcomes: Sequence[Outcome]) -> bytes:
+            content = output_content(self._served, only(outcomes), self._request.logprobs)
+            return encode({**found, **content}) + b"\n"
+
+        return [plan_text(self._request, self._served, text, place)], finish
+
+    def refuse(self, raw: bytes, place: int, error: Exception) -> bytes:  # noqa: ARG002
+        try:
+            found = read_object(raw)
+        except InvalidFieldError:
+            found = {}
+        return encode({**found, "error": described(error)}) + b"\n"
+
+
+def only(outcomes: Sequence[Outcome]) -> Generated:
+    """The one result; a failure is raised."""
+    (outcome,) = outcomes
+    if isinstance(outcome, Exception):
+        raise outcome
+    return cast(Generated, outcome)
+
+
+def described(error: Exception) -> dict[str, str]:
+    return {"type": error_type(error), "message": complaint(error)}
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """A line of JSON that is an object, with valid Unicode in it."""
+    try:
+        found = json.loads(decode_text(raw))
+        encode({"line": found})
+    except RecursionError:
+        raise InvalidFieldError("is JSON that is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise InvalidFieldError(f"is not JSON: {error.msg}, at character {error.pos + 1}.") from None
+    except ValueError as error:  # a lone surrogate, or a number of too many digits
+        raise InvalidFieldError(f"is JSON that cannot be written again: {error}.") from None
+    if not isinstance(found, dict):
+        raise InvalidFieldError("is no JSON object.")
+    return found

@@ -1,0 +1,135 @@
+"""Parquet in and out: the input's columns as they are, with `hypotheses` and `error` beside them. Needs pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from service.bulk.formats import Finish, Source, Writer, only
+from service.bulk.pipeline import Outcome
+from service.bulk.texts import complaint, plan_text, texts_ahead
+from service.engine.tasks import Generate
+from service.errors import InvalidFieldError
+from service.http.models import ServedModel
+from service.http.schemas import GenerateRequest
+
+ROWS = 1024  # read at once, and in a row group of the output
+HYPOTHESES = pyarrow.list_(
+    pyarrow.struct(
+        [("text", pyarrow.string()), ("score", pyarrow.float64()), ("finish_reason", pyarrow.string())],
+    )
+)
+ADDED = {"hypotheses": HYPOTHESES, "error": pyarrow.string()}
+
+
+class ParquetUsageError(Exception):
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a batch that was read."""
+
+    batch: Any
+    index: int
+
+
+class ParquetSource:
+    def __init__(self, path: Path, field: str) -> None:
+        self._file = pyarrow.parquet.ParquetFile(path)
+        schema = self._file.schema_arrow
+        self.total: int = self._file.metadata.num_rows
+        taken = [name for name in ADDED if name in schema.names]
+        if taken:
+            raise ParquetUsageError(f"{path} has a column {taken[0]!r}, which the output adds; rename it.")
+        if field not in schema.names or not pyarrow.types.is_string(schema.field(field).type):
+            raise ParquetUsageError(f"{path} has no column {field!r} of texts; --field names another one.")
+
+    def read(self, position: int) -> Iterator[tuple[Row, int]]:
+        groups, skipped = self._from(position)
+        for batch in self._file.iter_batches(ROWS, groups):
+            for index in range(min(skipped, batch.num_rows), batch.num_rows):
+                yield Row(batch, index), 1
+            skipped = max(0, skipped - batch.num_rows)
+
+    def _from(self, position: int) -> tuple[list[int], int]:
+        """The row groups from the one with this row on, and the rows of it that come before."""
+        count = self._file.metadata.num_row_groups
+        for group in range(count):
+            rows = self._file.metadata.row_group(group).num_rows
+            if position < rows:
+                return list(range(group, count)), position
+            position -= rows
+        return [], 0
+
+
+class ParquetWriter:
+    """Row groups are cut by the rows of the shard alone, so the bytes do not depend on how the input was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+        self._rows: list[tuple[Row, Any, str | None]] = []
+
+    def add(self, record: tuple[Row, Any, str | None]) -> None:
+        self._rows.append(record)
+        if len(self._rows) == ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        table = pyarrow.Table.from_batches([row.batch.slice(row.index, 1) for row, _, _ in self._rows])
+        for place, (name, kind) in enumerate(ADDED.items(), start=1):
+            values = pyarrow.array([record[place] for record in self._rows], kind)
+            table = table.append_column(name, values)
+        if self._writer is None:
+            self._writer = pyarrow.parquet.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table.combine_chunks(), row_group_size=ROWS)
+        self._rows = []
+
+
+class ParquetFormat:
+    suffix = "parquet"
+
+    def __init__(self, served: ServedModel, request: GenerateRequest, field: str) -> None:
+        self._served, self._request, self._field = served, request, field
+        self.ahead = texts_ahead(request, served)
+
+    def source(self, path: Path) -> Source:
+        return ParquetSource(path, self._field)
+
+    def writer(self, path: Path) -> Writer:
+        return ParquetWriter(path)
+
+    def plan(self, raw: Row, place: int) -> tuple[list[Generate], Finish]:
+        text = self.shown(raw)
+        if text is None:
+            raise InvalidFieldError(f"has null in its column {self._field!r}; give a text.")
+
+        def finish(outcomes: Sequence[Outcome]) -> tuple[Row, Any, None]:
+            decode = self._served.engine.target_tokenizer.decode
+            found = [
+                {"text": decode(each.ids), "score": each.score, "finish_reason": each.finish_reason}
+                for each in only(outcomes).hypotheses
+            ]
+            return raw, found, None
+
+        return [plan_text(self._request, self._served, text, place)], finish
+
+    def refuse(self, raw: Row, place: int, error: Exception) -> tuple[Row, None, str]:  # noqa: ARG002
+        return raw, None, complaint(error)
+
+    def shown(self, raw: Row) -> str | None:
+        text: str | None = raw.batch.column(self._field)[raw.index].as_py()
+        return text

@@ -1,0 +1,155 @@
+"""Records through the engine, in order and in constant memory.
+
+A reader thread plans and submits records and puts them in a window of bounded size; whoever iterates takes them from it
+in their order, each with its outcomes. So an answer is there as soon as it and those before it are, even while the
+next record has not come yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from service.engine.interface import EngineInterface
+from service.engine.tasks import Finished, Generate, NewTokens, Result
+from service.errors import QueueFullError, ServiceError
+
+RETRY_SECONDS = 0.01  # between two attempts to submit to a full queue
+BYTES_AHEAD = 64 * 2**20  # of records that were read and not answered
+
+Outcome = Result | Exception
+Record = TypeVar("Record")
+
+
+@dataclass(eq=False)
+class Item(Generic[Record]):
+    """A record on its way."""
+
+    record: Record
+    size: int  # bytes that it holds
+    work: Any = None  # what planning it gave
+    error: ServiceError | None = None  # why it was not even submitted
+    outcomes: list[Outcome] = field(default_factory=list)  # of its tasks, in their order
+    done: threading.Event = field(default_factory=threading.Event)
+    _missing: int = 0
+
+    def expect(self, tasks: int) -> None:
+        self._missing = tasks
+        self.outcomes = [ServiceError("there is no outcome yet.")] * tasks
+
+    def on_event(self, event: NewTokens | Finished) -> None:
+        if isinstance(event, Finished):
+            self.outcomes[event.index] = event.answer
+            self._missing -= 1
+            if not self._missing:
+                self.done.set()
+
+    def fail(self, error: ServiceError) -> None:
+        self.error = error
+        self.done.set()
+
+
+class Window(Generic[Record]):
+    """A queue that is bounded in items and in bytes; one item always fits. `close` lets whoever waits go."""
+
+    def __init__(self, items: int, size: int) -> None:
+        self._items, self._size = items, size
+        self._queue: deque[Item[Record] | BaseException | None] = deque()
+        self._held = 0  # bytes
+        self._changed = threading.Condition()
+        self.closed = threading.Event()
+
+    def put(self, item: Item[Record] | BaseException | None) -> None:
+        size = item.size if isinstance(item, Item) else 0
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed.is_set() or self._fits(size))
+            self._queue.append(item)
+            self._held += size
+            self._changed.notify_all()
+
+    def _fits(self, size: int) -> bool:
+        return not self._queue or (len(self._queue) < self._items and self._held + size <= self._size)
+
+    def get(self) -> Item[Record] | BaseException | None:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._queue))
+            item = self._queue.popleft()
+            self._held -= item.size if isinstance(item, Item) else 0
+            self._changed.notify_all()
+            return item
+
+    def empty(self) -> bool:
+        return not self._queue
+
+    def close(self) -> None:
+        with self._changed:
+            self.closed.set()
+            self._changed.notify_all()
+
+
+Plan = Callable[[Record], tuple[Sequence[Generate], Any]]  # tasks, and what is kept of the planning; or ServiceError
+
+
+def answered(
+    engine: EngineInterface,
+    records: Iterable[tuple[Record, int]],
+    plan: Plan[Record],
+    ahead: int,
+    before_waiting: Callable[[], None] = lambda: None,
+) -> Iterator[Item[Record]]:
+    """Every record (given with its size in bytes) in order, with its outcomes or its error; `ahead` are read ahead."""
+    window: Window[Record] = Window(ahead, BYTES_AHEAD)
+    reader = threading.Thread(target=_read, args=(engine, records, plan, window), name="reader", daemon=True)
+    reader.start()  # a daemon: waiting for a line that does not come, it must not keep the process
+    try:
+        while True:
+            if window.empty():
+                before_waiting()
+            item = window.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                return
+            if not item.done.is_set():
+                before_waiting()
+                item.done.wait()
+            yield item
+    finally:
+        window.close()
+
+
+def _read(
+    engine: EngineInterface,
+    records: Iterable[tuple[Record, int]],
+    plan: Plan[Record],
+    window: Window[Record],
+) -> None:
+    """Submit every record and put it in the window; a reading that fails is put there too."""
+    try:
+        for record, size in records:
+            item = Item(record, size)
+            try:
+                tasks, item.work = plan(record)
+                item.expect(len(tasks))
+                _submit(engine, tasks, item, window.closed)
+            except ServiceError as error:
+                item.fail(error)
+            window.put(item)
+            if window.closed.is_set():
+                return
+        window.put(None)
+    except BaseException as error:  # whoever iterates raises it
+        window.put(error)
+
+
+def _submit(engine: EngineInterface, tasks: Sequence[Generate], item: Item[Any], closed: threading.Event) -> None:
+    while True:
+        try:
+            engine.submit(tasks, item.on_event)
+            return
+        except QueueFullError:
+            if closed.wait(RETRY_SECONDS):
+                raise

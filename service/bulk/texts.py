@@ -1,0 +1,73 @@
+"""Lines as texts, texts as tasks, and what is said of a text that cannot be answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import IO
+
+from service.engine.tasks import Generate, Generated
+from service.errors import InvalidFieldError, ServiceError
+from service.http.models import ServedModel
+from service.http.planning import input_seed, plan_generate
+from service.http.schemas import GenerateRequest
+from service.settings import Settings
+
+LIMITS = Settings(max_beam_size=4096, max_inputs=10**6)  # nobody else is served, so only memory limits a beam
+LONGEST_LINE = 2**20  # bytes
+LINES_AHEAD = 1024  # read, and not written yet
+
+
+def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
+    """Lines without their ends. Of one that is too long only the beginning is kept, which `decode_text` refuses."""
+    for line, _ in measured_lines(stream):
+        yield line
+
+
+def measured_lines(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Lines without their ends, each with the bytes that it took in the file."""
+    while line := stream.readline(LONGEST_LINE):
+        rest, size = line, len(line)
+        while len(rest) == LONGEST_LINE and not rest.endswith(b"\n"):
+            rest = stream.readline(LONGEST_LINE)
+            size += len(rest)
+        yield line.rstrip(b"\r\n"), size
+
+
+def decode_text(text: bytes) -> str:
+    if len(text) >= LONGEST_LINE - 1:
+        raise InvalidFieldError(f"inputs has {LONGEST_LINE - 1:,} bytes or more; that is no text for this model.")
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidFieldError(f"inputs is not UTF-8: its byte {error.start + 1} cannot be read.") from None
+
+
+def plan_text(request: GenerateRequest, served: ServedModel, text: str, place: int) -> Generate:
+    """The task of one text; its seed is the one that it would have in a request with all of them."""
+    seed = None if request.seed is None else input_seed(request.seed, place)
+    one = request.model_copy(update={"inputs": [text], "seed": seed})
+    return plan_generate(one, served, LIMITS)[0]
+
+
+def texts_ahead(request: GenerateRequest, served: ServedModel) -> int:
+    """Texts read ahead: as many as the queue holds, by their number and by the most tokens that each may take."""
+    rows = max(request.beam_size, request.num_hypotheses)
+    token_budget = served.description.max_source_length + 1 + rows * served.max_target_length
+    fitting = served.description.max_queue_tokens // token_budget
+    return max(1, min(LINES_AHEAD, served.description.max_queue_requests, fitting))
+
+
+def text_line(served: ServedModel, answer: Generated) -> bytes:
+    """The hypotheses, tab-separated; a text's own line breaks and tabs become spaces, so that lines stay in step."""
+    texts = [served.engine.target_tokenizer.decode(hypothesis.ids) for hypothesis in answer.hypotheses]
+    return ("\t".join(re.sub(r"[\r\n\t]", " ", text) for text in texts) + "\n").encode()
+
+
+def complaint(error: Exception) -> str:
+    message = error.message if isinstance(error, ServiceError) else f"{type(error).__name__}: {error}"
+    return message.removeprefix("inputs ")
+
+
+def error_type(error: Exception) -> str:
+    return str(getattr(error, "type", ServiceError.type))

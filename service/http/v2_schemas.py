@@ -1,0 +1,103 @@
+"""Requests and responses of the Open Inference Protocol V2, as KServe and Triton speak it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import PrivateAttr, WithJsonSchema
+
+from service.http.schemas import RequestModel, ResponseModel, option, value
+
+ABOUT_BINARY = "binary_data_size, in bytes, where the data follows the JSON"
+# What is inside a list is checked by service/http/tensors.py.
+SHAPE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 2}
+TEXT = {"type": "string", "minLength": 1}
+DATA = {"type": "array", "items": {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}}
+
+
+class InferInput(RequestModel):
+    name: str = option(..., "text_input", "text_input")
+    shape: Annotated[list[Any], WithJsonSchema(SHAPE)] = option(
+        ..., "[number of texts], or [number of texts, 1]", "[texts] or [texts, 1]"
+    )
+    datatype: str = option(..., "BYTES", "BYTES")
+    parameters: dict[str, Any] | None = option(None, ABOUT_BINARY, "an object, or null")
+    data: Annotated[list[Any], WithJsonSchema(DATA)] | None = option(
+        None, "the texts, flat or in rows; null where they follow the JSON", "a list of texts, or null"
+    )
+
+
+class InferOutput(RequestModel):
+    name: str = option(..., "text_output, score or finish_reason", "text_output, score or finish_reason")
+    parameters: dict[str, Any] | None = option(
+        None, "binary_data: whether the tensor follows the JSON", "an object, or null"
+    )
+
+
+class InferRequest(RequestModel):
+    id: str | None = option(None, "told again in the answer", "a text, or null")
+    parameters: dict[str, Any] | None = option(
+        None,
+        "options of POST /v1/generate by their names; timeout, in microseconds; binary_data_output, for all outputs",
+        "an object, or null",
+    )
+    inputs: list[InferInput] = option(
+        ..., "the one tensor with the texts", "a list of one tensor", min_length=1, max_length=1
+    )
+    outputs: list[InferOutput] | None = option(
+        None, "the tensors to answer; null: all of them", "a list of tensors, or null"
+    )
+    _binary: bytes = PrivateAttr(b"")  # what followed the JSON
+
+
+class InferTensor(ResponseModel):
+    name: str = value("of the tensor")
+    shape: list[int] = value("texts, hypotheses of each")
+    datatype: str = value("BYTES or FP32")
+    parameters: dict[str, Any] | None = value(
+        "binary_data_size, in bytes, where the data follows the JSON", default=None
+    )
+    data: list[Any] | None = value("row by row, unless it follows the JSON", default=None)
+
+
+class InferResponse(ResponseModel):
+    model_name: str = value("the model's name")
+    id: str | None = value("as it was given; absent where none was", default=None)
+    outputs: list[InferTensor] = value("the tensors")
+
+
+class TensorDescription(ResponseModel):
+    name: str = value("of the tensor")
+    datatype: str = value("BYTES or FP32")
+    shape: list[int] = value("-1 where it is free")
+
+
+class ModelMetadata(ResponseModel):
+    name: str = value("the model's name")
+    versions: list[str] = value("none: a bundle has no number")
+    platform: str = value("attendant_onnxruntime")
+    inputs: list[TensorDescription] = value("what infer takes")
+    outputs: list[TensorDescription] = value("what infer answers")
+
+
+class ServerMetadata(ResponseModel):
+    name: str = value("attendant")
+    version: str = value("of attendant")
+    extensions: list[str] = value("of the protocol, that are offered")
+
+
+class LiveResponse(ResponseModel):
+    live: bool = value("true")
+
+
+class ReadyResponse(ResponseModel):
+    ready: bool = value("true")
+
+
+class ModelReadyResponse(ResponseModel):
+    name: str = value("the model's name")
+    ready: bool = value("true")
+
+
+class InferErrorResponse(ResponseModel):
+    error: str = value("what to change, as a sentence")

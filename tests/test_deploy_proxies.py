@@ -1,0 +1,143 @@
+"""Proxies that balance requests: nginx for real, Envoy's configuration by its own protocol definitions."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from envoy.config.bootstrap.v3 import bootstrap_pb2
+from envoy.config.cluster.v3 import cluster_pb2
+
+# Imported so that protobuf knows what the configuration names by its @type.
+from envoy.extensions.filters.http.router.v3 import router_pb2  # noqa: F401
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2  # noqa: F401
+from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2  # noqa: F401
+from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2  # noqa: F401
+from google.protobuf import json_format
+
+from deploy.nginx import nginx, program
+from service.settings import Settings
+from tests.fake_engine import FakeEngine
+from tests.serving import PATIENCE, Running, running, wait_for
+
+PROXIES = Path(__file__).parent.parent / "deploy/proxies"
+BODY = json.dumps({"inputs": "facade"})
+Servers = list[tuple[Running, FakeEngine]]
+needs_nginx = pytest.mark.skipif(program() is None, reason="nginx is not installed")
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    with running(tmp_path / "a") as first, running(tmp_path / "b") as second:
+        yield [first, second]
+
+
+@pytest.fixture
+def connection(servers: Servers) -> Iterator[http.client.HTTPConnection]:
+    """One keep-alive connection to nginx, in front of both servers."""
+    with nginx([server.port for server, _ in servers]) as port:
+        found = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        yield found
+        found.close()
+
+
+def ask(connection: http.client.HTTPConnection, body: str = BODY) -> tuple[int, bytes]:
+    connection.request("POST", "/v1/generate", body)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+@needs_nginx
+def test_requests_on_one_connection_spread_over_both_servers(
+    servers: Servers, connection: http.client.HTTPConnection
+) -> None:
+    assert {ask(connection)[0] for _ in range(20)} == {200}
+    assert [engine.submissions for _, engine in servers] == [10, 10]
+
+
+@needs_nginx
+def test_the_server_that_is_busy_gets_nothing_more(servers: Servers, connection: http.client.HTTPConnection) -> None:
+    for _, engine in servers:
+        engine.pause_after = 1
+    slow = http.client.HTTPConnection("127.0.0.1", connection.port, timeout=PATIENCE)
+    slow.request("POST", "/v1/generate", BODY)
+    wait_for(lambda: sum(engine.submissions for _, engine in servers) == 1)
+    busy, free = sorted((engine for _, engine in servers), key=lambda engine: -engine.submissions)
+    free.resume()
+    assert {ask(connection)[0] for _ in range(10)} == {200}
+    assert (busy.submissions, free.submissions) == (1, 10)
+    busy.resume()
+    assert slow.getresponse().status == 200
+    slow.close()
+
+
+@needs_nginx
+def test_a_streamed_token_arrives_before_the_next_one_is_decoded(
+    servers: Servers, connection: http.client.HTTPConnection
+) -> None:
+    for _, engine in servers:
+        engine.pause_after = 1
+    connection.request("POST", "/v1/generate", json.dumps({"inputs": "facade", "stream": True}))
+    answer = connection.getresponse()
+    assert answer.readline() == b"event: token\n"  # nothing more is decoded before this has come
+    for _, engine in servers:
+        engine.resume()
+    assert b"event: done" in answer.read()
+
+
+@needs_nginx
+def test_while_one_server_stops_the_other_answers_everything(
+    servers: Servers, connection: http.client.HTTPConnection
+) -> None:
+    servers[0][0].server.models.refuse()  # the first thing that SIGTERM does
+    assert {ask(connection)[0] for _ in range(10)} == {200}
+    assert servers[0][1].submissions == 0
+
+
+@needs_nginx
+def test_a_full_queue_is_told_to_the_client(servers: Servers, connection: http.client.HTTPConnection) -> None:
+    for _, engine in servers:
+        engine.max_queue_requests = 0
+    connection.request("POST", "/v1/generate", BODY)
+    answer = connection.getresponse()
+    answer.read()
+    assert (answer.status, answer.getheader("retry-after")) == (429, "1")
+
+
+def test_a_proxy_waits_longer_than_a_request_may_take() -> None:
+    text = (PROXIES / "nginx.conf").read_text(encoding="utf-8")
+    settings = Settings()
+    assert f"proxy_read_timeout {settings.timeout_ms // 1000 + 15}s" in text
+    assert f"keepalive_timeout {settings.keep_alive_seconds - 15}s" in text
+    assert f"client_max_body_size {settings.max_body_bytes // 2**20}m" in text
+    assert envoy_route()["timeout"] == f"{settings.timeout_ms // 1000 + 15}s"
+
+
+def envoy() -> Any:
+    return yaml.safe_load((PROXIES / "envoy.yaml").read_text(encoding="utf-8"))
+
+
+def envoy_route() -> Any:
+    manager = envoy()["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    return manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+
+
+def test_envoy_sends_to_the_less_busy_of_the_pods() -> None:
+    (cluster,) = envoy()["static_resources"]["clusters"]
+    assert (cluster["lb_policy"], cluster["type"]) == ("LEAST_REQUEST", "STRICT_DNS")
+    (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert endpoint["endpoint"]["address"]["socket_address"] == {"address": "attendant-pods", "port_value": 8000}
+
+
+def test_envoy_s_own_definitions_know_every_field() -> None:
+    text = json.dumps(envoy())
+    parsed = json_format.Parse(text, bootstrap_pb2.Bootstrap())
+    with pytest.raises(json_format.ParseError, match="lb_polizy"):
+        json_format.Parse(text.replace("lb_policy", "lb_polizy"), bootstrap_pb2.Bootstrap())
+    (cluster,) = parsed.static_resources.clusters
+    assert cluster.lb_policy == cluster_pb2.Cluster.LEAST_REQUEST
