@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from operator import itemgetter
 
-from service.engine.search import AgreedTokens, Live, Row, Search, SpecialIds
-from service.engine.tasks import Generate, Generated, Hypothesis, Options, Timing, TokenLogprobs
+from service.engine.search import AgreedTokens, Live, Noted, Row, Search, SpecialIds
+from service.engine.tasks import Generate, Generated, Hypothesis, Options, Timing
 
 BANNED = -math.inf
 
@@ -23,7 +23,7 @@ class GenerateSearch(Search):
     """Beam search: at most beam_size live hypotheses, best first, and the beam_size best that have finished."""
 
     def __init__(self, special: SpecialIds, task: Generate) -> None:
-        super().__init__(special, task.prefix, task.top_logprobs)
+        super().__init__(special, task.prefix, task.top_logprobs, task.record)
         self.options: Options = task.options
         self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
         self._agreed = 0  # tokens that every hypothesis that can be answered first starts with
@@ -62,7 +62,7 @@ class GenerateSearch(Search):
         return self._keep(candidates, self._alternatives_of_all(rows))
 
     def _keep(
-        self, candidates: list[tuple[float, int, int, float, float]], tops: Sequence[TokenLogprobs | None]
+        self, candidates: list[tuple[float, int, int, float, float]], tops: Sequence[Noted | None]
     ) -> list[int]:
         """Of the candidates, best first, those that end and those that stay live."""
         beam_size, at_limit = self.options.beam_size, self.length + 1 == self.options.max_length
@@ -84,8 +84,8 @@ class GenerateSearch(Search):
         del self.ended[beam_size:]
         return self._stop() if not parents or self._decided() else parents
 
-    def _alternatives_of_all(self, rows: Sequence[Row]) -> Sequence[TokenLogprobs | None]:
-        return [self.alternatives(row) for row in rows] if self.top_logprobs else [None] * len(rows)
+    def _alternatives_of_all(self, rows: Sequence[Row]) -> Sequence[Noted | None]:
+        return [self.alternatives(row) for row in rows] if self.top_logprobs or self.record else [None] * len(rows)
 
     def _allowed(self, hypothesis: Live, row: Row, needed: int) -> list[tuple[int, float, float]]:
         """(token, log-probability, weight) of the most probable tokens that may come next, best first."""
@@ -129,7 +129,7 @@ class GenerateSearch(Search):
     def _hypothesis(self, live: Live, reason: str) -> Hypothesis:
         ids = live.ids[:-1] if live.ids and live.ids[-1] == self.special.eos else live.ids
         score = live.total / self._divisor(len(live.logprobs))
-        return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs)
+        return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs, live.entropies)
 
     def _decided(self) -> bool:
         """Whether the search is done although hypotheses are live.

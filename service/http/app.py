@@ -24,7 +24,7 @@ from attendant_version import VERSION
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import InvalidJSONError, NotFoundError
-from service.http import chat, docs, native, openai
+from service.http import chat, docs, explain, native, openai
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
@@ -41,6 +41,7 @@ ROUTERS = (
     native.direct,
     openai.direct,
     chat.direct,
+    explain.router,
     native.router,
     openai.router,
     native.admin,
