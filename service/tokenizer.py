@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,8 +46,9 @@ class Tokenizer:
         Tokens that share a character, as bytes of one do, have its span each.
         """
         encoding = self._encode(text, bare)
+        starts = {start for start, _ in encoding.offsets}
         return [
-            None if added else trimmed(text, start, stop)
+            None if added else trimmed(text, start, _with_marks(text, stop, starts))
             for (start, stop), added in zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
         ]
 
@@ -58,7 +60,8 @@ class Tokenizer:
             partial = self.decode(ids[:count])
             agreed = _agreed(partial, text, before)
             half = agreed < min(len(partial), len(text)) and set(partial[agreed:]) == {UNFINISHED}
-            spans.append(trimmed(text, before, agreed + half))
+            more_of_one = agreed == before and text[:before].endswith(UNFINISHED)  # bytes that never become a character
+            spans.append(trimmed(text, before - more_of_one, agreed + half))
             before = agreed
         return text, spans
 
@@ -95,3 +98,10 @@ def _agreed(partial: str, text: str, start: int) -> int:
     """How many characters both begin with, `start` of which are known to be the same."""
     shortest = min(len(partial), len(text))
     return next((place for place in range(start, shortest) if partial[place] != text[place]), max(start, shortest))
+
+
+def _with_marks(text: str, stop: int, starts: set[int]) -> int:
+    """A token's end after the combining marks that a normalizer joined to its last character."""
+    while 0 < stop < len(text) and stop not in starts and unicodedata.combining(text[stop]):
+        stop += 1
+    return stop

@@ -18,9 +18,9 @@ import numpy as np
 from export.bundle import Bundle, Variant
 from export.signature import Sizes
 from model.tokenizer import learn
-from service.engine.interface import CertificateResult, EngineDescription
 from service.engine.attention import choose, layers_of
 from service.engine.distributions import entropy_of
+from service.engine.interface import CertificateResult, EngineDescription
 from service.engine.limits import alignment_of, languages_of
 from service.engine.tasks import (
     Array,

@@ -94,6 +94,7 @@ class ExplainRequest(RequestModel):
     target_prefix: str | None = shared("target_prefix")
     source_language: str | None = shared("source_language")
     target_language: str | None = shared("target_language")
+    allow_unknown: bool = shared("allow_unknown")
     temperature: float | None = shared("temperature")
     top_k: int | None = shared("top_k")
     top_p: float | None = shared("top_p")
@@ -106,6 +107,7 @@ class ExplainRequest(RequestModel):
 class TokenSpan(ResponseModel):
     id: int = value("its number in the vocabulary of its side")
     token: str = value("the token")
+    text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     start: int | None = value("its first character in the text; null where it stands for no text", "characters")
     end: int | None = value("the character after its last; null likewise", "characters")
 
@@ -118,18 +120,21 @@ class ExplainedText(ResponseModel):
 class DecoderInput(ResponseModel):
     id: int = value("its number in the target vocabulary")
     token: str = value("what the decoder reads: the start token, then the target without its last token")
+    text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     index: int | None = value("its place among the target's tokens; null before the first")
 
 
 class Alternative(ResponseModel):
     id: int = value("its number in the target vocabulary")
     token: str = value("the token")
+    text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     logprob: float = value("of the token", "nats")
 
 
 class ExplainedStep(ResponseModel):
     id: int = value("of the token that was chosen, or given")
     token: str = value("the token")
+    text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     logprob: float = value("given the source and the tokens before it", "nats")
     entropy: float = value("of the distribution that it is of", "nats")
     alternatives: list[Alternative] = value("the most probable tokens, best first")
@@ -169,6 +174,7 @@ class BeamNodeResponse(ResponseModel):
     parent: int = value("the node that it extends")
     id: int = value("the token's number in the target vocabulary")
     token: str = value("the token that it adds")
+    text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     logprob: float = value("of the token", "nats")
     sum: float = value("summed log-probability after penalties, by which a step's candidates are ranked", "nats")
     score: float = value("sum / length ** length_penalty, by which finished hypotheses are ranked", "nats")
