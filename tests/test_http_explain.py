@@ -110,6 +110,35 @@ def test_hypotheses_are_those_of_generate(client: TestClient, options: dict[str,
     assert found["usage"] == plain["usage"]
 
 
+@pytest.mark.parametrize("options", [{}, {"beam_size": 4, "num_hypotheses": 4}, {"beam_size": 3, "target_prefix": "B"}])
+def test_the_trees_answered_hypotheses_are_those_of_generate(client: TestClient, options: dict[str, Any]) -> None:
+    found = answered(client, max_length=12, **options)
+    nodes = {node["node"]: node for step in found["tree"] for node in step}
+    assert list(nodes) == list(range(1, len(nodes) + 1))
+    prefix = options.get("target_prefix", "").split()
+    told = {}
+    for node in nodes.values():
+        if node["hypothesis"] is not None:
+            told[node["hypothesis"]] = (node["score"], prefix + path_of(nodes, node))
+    plain = client.post("/v1/generate", json={"inputs": "abcde", "max_length": 12, **options}).json()
+    for place, hypothesis in enumerate(plain["outputs"][0]["hypotheses"]):
+        score, tokens = told.pop(place)
+        end = ["<end of text>"] if hypothesis["finish_reason"] == "stop" else []
+        assert tokens == hypothesis["tokens"] + end
+        assert score == pytest.approx(hypothesis["score"])
+    assert not told
+
+
+def path_of(nodes: dict[int, Any], node: dict[str, Any]) -> list[str]:
+    before = path_of(nodes, nodes[node["parent"]]) if node["parent"] else []
+    return [*before, node["token"]]
+
+
+def test_samples_and_given_targets_have_no_tree(client: TestClient) -> None:
+    assert answered(client, temperature=1.0, seed=1)["tree"] is None
+    assert answered(client, target="A")["tree"] is None
+
+
 def test_steps_of_a_given_target_are_those_of_score_and_next_token(client: TestClient) -> None:
     found = answered(client, target="B A G", alternatives=3)
     scored = client.post("/v1/score", json={"source": "abcde", "target": "B A G"}).json()

@@ -178,6 +178,7 @@ class BeamNode:
     token: int
     logprob: float  # of the token, by the model itself
     weight: float  # summed log-probability after penalties, by which candidates are ranked
+    score: float  # the same divided as a hypothesis's score is, by which those that finished are ranked
     state: str  # kept: extended further; finished: by the end token or the limit; pruned
     hypothesis: int | None = None  # its place among those answered
 

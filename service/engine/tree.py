@@ -16,12 +16,15 @@ class Tree:
         self._nodes: dict[int, BeamNode] = {}
         self._live = [0]  # the node of each live hypothesis; 0 is the root
 
-    def add(self, candidates: Sequence[Candidate], states: Mapping[int, str]) -> None:
-        """A step: its candidates, best first, and the state of each that was not pruned, by its place."""
+    def add(self, candidates: Sequence[Candidate], states: Mapping[int, str], divisor: float) -> None:
+        """A step: its candidates, best first, and the state of each that was not pruned, by its place.
+
+        `divisor` makes a sum of this length a score.
+        """
         nodes = []
         for place, (negative, parent, token, logprob, _) in enumerate(candidates):
             number, state = len(self._nodes) + 1, states.get(place, "pruned")
-            node = BeamNode(number, self._live[parent], token, logprob, -negative, state)
+            node = BeamNode(number, self._live[parent], token, logprob, -negative, -negative / divisor, state)
             nodes.append(node)
             self._nodes[number] = node
         self._steps.append(nodes)
@@ -34,17 +37,16 @@ class Tree:
                 replace(node, state="finished") if node.state == "kept" else node for node in self._steps[-1]
             ]
 
-    def steps(self, prefix: int, hypotheses: Sequence[Hypothesis]) -> tuple[tuple[BeamNode, ...], ...]:
+    def steps(self, prefix: int, eos: int, hypotheses: Sequence[Hypothesis]) -> tuple[tuple[BeamNode, ...], ...]:
         """The nodes of each step; those of answered hypotheses, which have `prefix` tokens in common, say so."""
         found: dict[int, int] = {}  # node: place of the hypothesis
         for place, hypothesis in enumerate(hypotheses):
             depth = len(hypothesis.logprobs) - prefix  # steps that it took
             if not 0 < depth <= len(self._steps):
                 continue
+            tokens = (*hypothesis.ids, eos) if hypothesis.finish_reason == "stop" else hypothesis.ids
             for node in self._steps[depth - 1]:
-                tokens = self._path(node)
-                ids = tokens[:-1] if hypothesis.finish_reason == "stop" else tokens
-                if node.state == "finished" and ids == hypothesis.ids[prefix:]:
+                if node.state == "finished" and self._path(node) == tokens[prefix:]:
                     found[node.number] = place
         return tuple(tuple(replace(node, hypothesis=found.get(node.number)) for node in nodes) for nodes in self._steps)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from service.engine import attention
-from service.engine.tasks import BeamNode, Explain, Explained, Generate, Generated, Hypothesis, Score, Scored
+from service.engine.tasks import BeamNode, Explain, Explained, Generated, Hypothesis, Score, Scored
 from service.http.explain_schemas import ExplainRequest
 from service.http.models import ServedModel
 from service.http.responses import Json, encode, hypothesis_content, milliseconds
@@ -68,7 +68,7 @@ def explain_content(served: ServedModel, request: ExplainRequest, plan: Plan, re
             "pairs": " ".join(f"{place}-{other}" for place, other in result.pairs),
             "words": word_pairs(request.source, target.text, plan.source_spans, target.spans, result.pairs),
         },
-        "tree": _tree(target.tokenizer, plan.task.search, found),
+        "tree": _tree(target.tokenizer, found),
         "usage": {
             "source_tokens": len(plan.task.source),
             "target_tokens": (
@@ -168,24 +168,20 @@ def _touched(words: Sequence[Span], span: Span | None) -> list[Span]:
     return [] if span is None else [word for word in words if word[0] < span[1] and span[0] < word[1]]
 
 
-def _tree(tokenizer: Tokenizer, search: Generate | Score, found: Generated | Scored) -> list[list[Json]] | None:
-    if not isinstance(found, Generated) or found.tree is None or not isinstance(search, Generate):
+def _tree(tokenizer: Tokenizer, found: Generated | Scored) -> list[list[Json]] | None:
+    if not isinstance(found, Generated) or found.tree is None:
         return None
-    penalty = search.options.length_penalty
-    return [
-        [_node(tokenizer, node, (len(search.prefix) + step) ** penalty) for node in nodes]
-        for step, nodes in enumerate(found.tree, start=1)
-    ]
+    return [[_node(tokenizer, node) for node in nodes] for nodes in found.tree]
 
 
-def _node(tokenizer: Tokenizer, node: BeamNode, divisor: float) -> Json:
+def _node(tokenizer: Tokenizer, node: BeamNode) -> Json:
     return {
         "node": node.number,
         "parent": node.parent,
         **_token(tokenizer, node.token),
         "logprob": node.logprob,
         "sum": node.weight,
-        "score": node.weight / divisor,
+        "score": node.score,
         "state": node.state,
         "hypothesis": node.hypothesis,
     }

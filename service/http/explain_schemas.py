@@ -11,6 +11,7 @@ from service.http.schemas import (
     ANY_TEXT,
     TIMEOUT,
     TIMEOUT_TAKES,
+    EarlyStopping,
     GenerateRequest,
     HypothesisResponse,
     RequestModel,
@@ -87,6 +88,7 @@ class ExplainRequest(RequestModel):
     beam_size: int = shared("beam_size")
     num_hypotheses: int = shared("num_hypotheses")
     length_penalty: float = shared("length_penalty")
+    early_stopping: EarlyStopping = shared("early_stopping")
     max_length: int | None = shared("max_length")
     min_length: int = shared("min_length")
     repetition_penalty: float = shared("repetition_penalty")
@@ -177,7 +179,7 @@ class BeamNodeResponse(ResponseModel):
     text: str = value("what the token stands for; bytes that are no whole character as <0xE6>")
     logprob: float = value("of the token", "nats")
     sum: float = value("summed log-probability after penalties, by which a step's candidates are ranked", "nats")
-    score: float = value("sum / length ** length_penalty, by which finished hypotheses are ranked", "nats")
+    score: float = value("sum / length ** length_penalty, by which those that finished are ranked", "nats")
     state: str = value("kept: extended in the next step; finished; pruned")
     hypothesis: int | None = value("its place among the hypotheses answered; null for others")
 
