@@ -100,8 +100,8 @@ def check_candidates(found: Generated, seed: int, prefix: tuple[int, ...], beam_
         live = [node.number for node in kept]
 
 
-def check_answers(found: Generated, prefix: tuple[int, ...]) -> None:
-    """The finished nodes that say so are the hypotheses answered, each once."""
+def check_answers(found: Generated, prefix: tuple[int, ...], forced_end: bool = False) -> None:
+    """The finished nodes that say so are the hypotheses answered, each once; a forced end changes no ranks."""
     assert found.tree is not None
     tokens = paths(found)
     answered: dict[int, BeamNode] = {
@@ -112,14 +112,21 @@ def check_answers(found: Generated, prefix: tuple[int, ...]) -> None:
         node = answered[place]
         ids = (*prefix, *tokens[node.number])
         assert node.state == "finished"
-        assert (ids[:-1] if hypothesis.finish_reason == "stop" else ids) == hypothesis.ids
-        assert node.score == pytest.approx(hypothesis.score)
+        assert (ids[:-1] if len(hypothesis.logprobs) > len(hypothesis.ids) else ids) == hypothesis.ids
+        assert forced_end or node.score == pytest.approx(hypothesis.score)
 
 
 def test_start_tokens_count_in_the_scores_of_the_tree_too() -> None:
     special = SpecialIds(SPECIAL.pad, SPECIAL.bos, SPECIAL.eos, start=(3, 4))
     found = recorded(4, special=special, beam_size=2, num_hypotheses=2, max_length=5)
     check_answers(found, ())
+
+
+def test_a_forced_end_is_a_finished_node() -> None:
+    found = recorded(1, beam_size=3, num_hypotheses=3, max_length=4, min_length=3, forced_end=True)
+    check_answers(found, (), forced_end=True)
+    assert found.tree is not None
+    assert {node.token for node in found.tree[-1]} == {SPECIAL.eos}
 
 
 def test_hypotheses_that_may_not_go_on_have_finished_where_they_are() -> None:

@@ -58,7 +58,7 @@ class Engine:
             Lane(number, self._scheduler, resources.wide, resources.narrow, self._observer, turns)
             for number in range(resources.lanes)
         ]
-        self._explainer = Explainer(bundle, resources.wide.precision, resources.narrow.threads)
+        self._explainer = Explainer(bundle, resources.wide.precision, resources.narrow.threads, turns)
         self._lane_threads: list[threading.Thread] = []
         self._explainer_threads: list[threading.Thread] = []  # one, once it is started
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
+from contextlib import nullcontext
 
 import numpy as np
 import onnxruntime as ort
@@ -33,6 +34,7 @@ from service.engine.tasks import (
     Score,
     Scored,
 )
+from service.engine.turns import Turns
 from service.errors import InvalidFieldError, NotFoundError, QueueFullError, ServiceError
 from service.hardware import memory_limit
 
@@ -43,9 +45,12 @@ log = logging.getLogger("attendant")
 
 
 class Explainer:
-    def __init__(self, bundle: Bundle, precision: str, threads: int) -> None:
-        """`precision` is the one that lanes decode with; attention is computed in f32 where the bundle has it."""
-        self._bundle, self._precision, self._threads = bundle, precision, threads
+    def __init__(self, bundle: Bundle, precision: str, threads: int, turns: Turns | None = None) -> None:
+        """`precision` is the one that lanes decode with; attention is computed in f32 where the bundle has it.
+
+        `turns` are shared with other engines; None: there are no others.
+        """
+        self._bundle, self._precision, self._threads, self._turns = bundle, precision, threads, turns
         self._graph: FullGraph | None = None
         self._waiting: deque[tuple[Job, Generated | Scored]] = deque()
         self._pending = 0
@@ -138,7 +143,8 @@ class Explainer:
         started = time.monotonic()
         if self._graph is None:
             self._graph = load_full_graph(self._bundle, self._precision, self._threads)
-        weights = self._graph.run((*task.source, special.eos), read, special.pad)
+        with nullcontext() if self._turns is None else self._turns.take(self._threads):
+            weights = self._graph.run((*task.source, special.eos), read, special.pad)
         weights["decoder"] = weights["decoder"][:, :, len(special.start) :]
         weights["cross"] = weights["cross"][:, :, len(special.start) :]
         return Explained(

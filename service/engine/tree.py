@@ -44,7 +44,8 @@ class Tree:
             depth = len(hypothesis.logprobs) - prefix  # steps that it took
             if not 0 < depth <= len(self._steps):
                 continue
-            tokens = (*hypothesis.ids, eos) if hypothesis.finish_reason == "stop" else hypothesis.ids
+            ended = len(hypothesis.logprobs) > len(hypothesis.ids)
+            tokens = (*hypothesis.ids, eos) if ended else hypothesis.ids
             for node in self._steps[depth - 1]:
                 if node.state == "finished" and self._path(node) == tokens[prefix:]:
                     found[node.number] = place

@@ -24,7 +24,7 @@ from service.http.context import Context
 from service.http.explain_response import Plan, build
 from service.http.explain_schemas import ExplainRequest, ExplainResponse
 from service.http.inputs import encode_source, encode_target
-from service.http.models import ServedModel, plan_with
+from service.http.models import ServedModel
 from service.http.native import POST_ERRORS
 from service.http.planning import Problem, deadline, plan_generate, refuse
 from service.http.route import DirectRoute
@@ -32,8 +32,8 @@ from service.http.schemas import ErrorResponse, GenerateRequest
 from service.http.submission import run_tasks
 from service.settings import Settings
 
-OFF = "Explaining is switched off, or this model is too large for it here."
-WITH_A_TARGET = {"source_language", "target_language", "allow_unknown", "timeout_ms"}  # options that stay meaningful
+OFF = "There is no model of this name, explaining is switched off, or the model is too large for it here."
+WITH_A_TARGET = {"source_language", "target_language", "allow_unknown", "timeout_ms", "model"}
 SEARCH_OPTIONS = [name for name in ExplainRequest.model_fields if name in GenerateRequest.model_fields]
 
 router = APIRouter(route_class=DirectRoute)
@@ -50,8 +50,10 @@ async def explain(request: ExplainRequest, context: Context) -> Response:
     if not settings.explain:
         raise NotFoundError("/v1/explain is switched off on this server; it is started with --explain true.")
     characters = len(request.source) + len(request.target or "")
-    served, plan = await plan_with(context.models, characters, lambda served: plan_explain(request, served, settings))
     until = deadline(request.timeout_ms, record.arrival, settings)
+    served, plan = await context.plan(
+        request.model, characters, until, lambda served: plan_explain(request, served, settings)
+    )
     (outcome,) = await run_tasks(served.engine, [plan.task], until, context.receive, "source")
     body, content = await asyncio.to_thread(build, served, request, plan, cast(Explained, outcome))
     record.facts |= {**content["usage"], **content["timing"]}

@@ -19,6 +19,7 @@ from service.http.schemas import (
     Text,
     TimingResponse,
     UsageResponse,
+    model_option,
     option,
     value,
 )
@@ -104,6 +105,7 @@ class ExplainRequest(RequestModel):
     timeout_ms: int | None = option(
         None, "from arrival; past it 504; null: the service's setting", TIMEOUT_TAKES, **TIMEOUT
     )
+    model: str | None = model_option()
 
 
 class TokenSpan(ResponseModel):
