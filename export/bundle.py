@@ -73,6 +73,7 @@ class Bundle:
     produced_by: dict[str, str]
     generation: dict[str, Any] = field(default_factory=dict)  # an imported model's defaults of a request
     languages: dict[str, Any] = field(default_factory=dict)  # and its language codes, as ids
+    alignment: dict[str, Any] = field(default_factory=dict)  # the cross-attention that aligns source and target best
 
 
 # Field: its type, or the fields inside it; (dict, X) is a table of any names, (list, X) a list.
@@ -97,8 +98,9 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "produced_by": (dict, str),
     "generation": dict,
     "languages": dict,
+    "alignment": {"layer": int, "heads": (list, int), "method": str, "agreement": float},
 }
-OPTIONAL = ("measured", "generation", "languages")  # fields that a manifest may lack
+OPTIONAL = ("measured", "generation", "languages", "alignment")  # fields that a manifest may lack
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -131,6 +133,7 @@ def read_bundle(directory: Path) -> Bundle:
         produced_by=manifest["produced_by"],
         generation=manifest.get("generation", {}),
         languages=manifest.get("languages", {}),
+        alignment=manifest.get("alignment", {}),
     )
 
 

@@ -14,6 +14,7 @@ import onnxruntime
 import torch
 
 from attendant_version import VERSION
+from export.alignment import choose_alignment
 from export.builder import Array, WeightStore
 from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from export.certificate import make_certificate
@@ -74,7 +75,9 @@ def convert(
             graphs = {graph: directory / path for graph, path in described[variant]["graphs"].items()}
             runner = Runner(graphs, sizes_of(trained.config), threads=threads or 0)
             described[variant]["measured"] = measure(runner, decode(runner, samples), samples, certificate)
-        return describe(run, trained, name, certificate, described)
+        start = checkpoint.read_config(run).get("generation", {}).get("target_prefix", [])
+        alignment = choose_alignment(trained.model, samples.calibration, start)
+        return describe(run, trained, name, certificate, described, alignment)
 
     def prove(bundle: Bundle) -> None:
         problems = verify(bundle, samples, threads or 0)
@@ -135,7 +138,12 @@ def describe_variants(variants: Sequence[str], config: ModelConfig, ranges: dict
 
 
 def describe(
-    run: Path, trained: TrainedModel, name: str, certificate: dict[str, Any], variants: dict[str, Any]
+    run: Path,
+    trained: TrainedModel,
+    name: str,
+    certificate: dict[str, Any],
+    variants: dict[str, Any],
+    alignment: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest, but for its format and files."""
     limit, kept = trained.config.max_length, checkpoint.read_config(run)
@@ -148,6 +156,7 @@ def describe(
         "variants": variants,
         "certificate": certificate,
         **{field: kept[field] for field in ("generation", "languages") if kept.get(field)},
+        **({"alignment": alignment} if alignment else {}),
         "produced_by": {
             "attendant": VERSION,
             "torch": torch.__version__,

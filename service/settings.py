@@ -85,6 +85,10 @@ class Settings:
     )
     max_inputs: int = setting(256, "texts in one request", low=1, high=10**6)
     max_beam_size: int = setting(32, "of beam_size and num_hypotheses", low=1, high=4096)
+    explain: bool = setting(True, "answer POST /v1/explain")
+    max_explain_values: int = setting(
+        5_000_000, "attention weights in an answer of /v1/explain; over it 422", low=1, high=10**9
+    )
     timeout_ms: int = setting(
         60_000, "the deadline of a request that names none; 0: none", unit="ms", low=0, high=86_400_000
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,19 @@ from tokenizers import Tokenizer as Backend
 from service.token_text import token_text
 
 LONG_TEXT = 2000  # characters, from which on encoding lets other Python threads run meanwhile
+
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a byte-level tokenizer writes for half a character
+
+Span = tuple[int, int]  # first character, and the one after the last; characters are code points
+
+
+def trimmed(text: str, start: int, stop: int) -> Span:
+    """A span without the spaces at its ends, unless it is of spaces only."""
+    piece = text[start:stop]
+    if not piece or piece.isspace():
+        return start, stop
+    return stop - len(piece.lstrip()), start + len(piece.rstrip())
 
 
 class Tokenizer:
@@ -25,6 +39,31 @@ class Tokenizer:
     def encode(self, text: str, bare: bool = False) -> tuple[int, ...]:
         """The ids of a text, without start or end token; `bare`: also without the tokens that the file adds to all."""
         return tuple(self._encode(text, bare).ids)
+
+    def spans(self, text: str, bare: bool = False) -> list[Span | None]:
+        """Where each token of `encode` is in the text; None for one that the file adds.
+
+        Tokens that share a character, as bytes of one do, have its span each.
+        """
+        encoding = self._encode(text, bare)
+        starts = {start for start, _ in encoding.offsets}
+        return [
+            None if added else trimmed(text, start, _with_marks(text, stop, starts))
+            for (start, stop), added in zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+        ]
+
+    def decode_spans(self, ids: Sequence[int]) -> tuple[str, list[Span]]:
+        """The text of ids, and where each is in it: what it adds to the text of those before."""
+        text = self.decode(ids)
+        spans, before = [], 0
+        for count in range(1, len(ids) + 1):
+            partial = self.decode(ids[:count])
+            agreed = _agreed(partial, text, before)
+            half = agreed < min(len(partial), len(text)) and set(partial[agreed:]) == {UNFINISHED}
+            more_of_one = agreed == before and text[:before].endswith(UNFINISHED)  # bytes that never become a character
+            spans.append(trimmed(text, before - more_of_one, agreed + half))
+            before = agreed
+        return text, spans
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; start, end and padding say nothing."""
@@ -53,3 +92,16 @@ class Tokenizer:
         if len(text) <= LONG_TEXT:
             return self._backend.encode(text, add_special_tokens=not bare)
         return self._backend.encode_batch([text], add_special_tokens=not bare)[0]
+
+
+def _agreed(partial: str, text: str, start: int) -> int:
+    """How many characters both begin with, `start` of which are known to be the same."""
+    shortest = min(len(partial), len(text))
+    return next((place for place in range(start, shortest) if partial[place] != text[place]), max(start, shortest))
+
+
+def _with_marks(text: str, stop: int, starts: set[int]) -> int:
+    """A token's end after the combining marks that a normalizer joined to its last character."""
+    while 0 < stop < len(text) and stop not in starts and unicodedata.combining(text[stop]):
+        stop += 1
+    return stop

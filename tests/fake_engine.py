@@ -18,12 +18,16 @@ import numpy as np
 from export.bundle import Bundle, Variant
 from export.signature import Sizes
 from model.tokenizer import learn
+from service.engine.attention import choose, layers_of
+from service.engine.distributions import entropy_of
 from service.engine.interface import CertificateResult, EngineDescription
-from service.engine.limits import languages_of
+from service.engine.limits import alignment_of, languages_of
 from service.engine.tasks import (
     Array,
     Distribution,
     EventCallback,
+    Explain,
+    Explained,
     Finished,
     Generate,
     Generated,
@@ -90,13 +94,14 @@ class FakeSubmission:
 class Job:
     submission: FakeSubmission
     index: int
-    task: Task
+    task: Generate | NextToken | Score
     on_event: EventCallback
     deadline: float | None
     ids: Ids
     emitted: int = 0  # tokens
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    explain: Explain | None = None  # what the task was submitted as
 
 
 class FakeEngine:
@@ -144,6 +149,7 @@ class FakeEngine:
             certificate=CertificateResult(drift=self.drift, tolerance=1e-4, samples=3),
             languages=languages_of(self.bundle),
             generation=self.bundle.generation,
+            alignment=alignment_of(self.bundle),
         )
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> FakeSubmission:
@@ -158,11 +164,13 @@ class FakeEngine:
                 raise QueueFullError("the queue is full; try again in 1 s.", 1)
             submission = FakeSubmission(self)
             self.submitted += tasks
-            for index, task in enumerate(tasks):
+            for index, submitted in enumerate(tasks):
+                task = submitted.search if isinstance(submitted, Explain) else submitted
                 ids = task.prefix if isinstance(task, Generate) else ()
                 job = Job(submission, index, task, on_event, deadline, ids)
                 job.logprobs = self._score(task.source, ids)
                 job.top_logprobs = [self._top(task, ids[:place]) for place in range(len(ids))]
+                job.explain = submitted if isinstance(submitted, Explain) else None
                 self._jobs.append(job)
             self.changed.notify_all()
             return submission
@@ -188,7 +196,7 @@ class FakeEngine:
     def _run(self) -> None:
         with self.changed:
             while self._jobs or self._stop_at is None:
-                outcomes = [(job, self._step(job)) for job in self._jobs]
+                outcomes = [(job, self._explained(job, self._step(job))) for job in self._jobs]
                 self._jobs = [job for job, outcome in outcomes if outcome is None]
                 for job, outcome in outcomes:
                     if outcome is not None:
@@ -213,7 +221,9 @@ class FakeEngine:
         if isinstance(job.task, NextToken):
             return self._distribution(job.task)
         if isinstance(job.task, Score):
-            return Scored(tuple(self._score(job.task.source, (*job.task.target, SPECIAL["eos"]))), TIMING)
+            target = (*job.task.target, SPECIAL["eos"])
+            top = tuple(self._top(job.task, target[:place]) for place in range(len(target)))
+            return Scored(tuple(self._score(job.task.source, target)), TIMING, top, self._entropies(job.task, target))
         return self._extend(job, job.task)
 
     def _extend(self, job: Job, task: Generate) -> Generated | None:
@@ -252,7 +262,27 @@ class FakeEngine:
                 ids = (*ids[:-1], 4 + number % len(PHONES))
             logprobs = job.logprobs if not number else self._score(task.source, (*ids, SPECIAL["eos"]))
             top = tuple(self._top(task, ids[:place]) for place in range(len(logprobs))) if task.top_logprobs else ()
-            yield Hypothesis(ids, tuple(logprobs), sum(logprobs) / len(logprobs) ** penalty, reason, top)
+            entropies = self._entropies(task, (*ids, SPECIAL["eos"])[: len(logprobs)])
+            top = top or ((),) * len(entropies)
+            yield Hypothesis(ids, tuple(logprobs), sum(logprobs) / len(logprobs) ** penalty, reason, top, entropies)
+
+    def _explained(self, job: Job, outcome: Any) -> Any:
+        """The result of a search with uniform attention, for a task that is to be explained."""
+        if job.explain is None or not isinstance(outcome, Generated | Scored):
+            return outcome
+        steps = len((outcome.hypotheses[0] if isinstance(outcome, Generated) else outcome).logprobs)
+        source, sizes = len(job.task.source) + 1, self.bundle.sizes
+        found = []
+        for kind in job.explain.attention.kinds:
+            shape = {"encoder": (source, source), "decoder": (steps, steps), "cross": (steps, source)}[kind]
+            weights = np.full((layers_of(kind, sizes), sizes.heads, *shape), 1 / shape[1], np.float32)
+            found.append(choose(kind, weights, job.explain.attention))
+        return Explained(outcome, tuple(found), (SPECIAL["bos"],), (), "fp32", 0.004)
+
+    def _entropies(self, task: Generate | Score, target: Ids) -> tuple[float, ...]:
+        if not task.record:
+            return ()
+        return tuple(entropy_of(self._logprobs(task.source, target[:place])) for place in range(len(target)))
 
     def _distribution(self, task: NextToken) -> Distribution:
         return Distribution(
@@ -264,7 +294,7 @@ class FakeEngine:
 
     def _top(self, task: Task, prefix: Ids) -> TokenLogprobs:
         """The most probable tokens after a prefix, as many as a task asks for."""
-        count = task.top_logprobs if isinstance(task, Generate) else 0
+        count = 0 if isinstance(task, NextToken | Explain) else task.top_logprobs
         if not count:
             return ()
         logprobs = self._logprobs(task.source, prefix)

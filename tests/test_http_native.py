@@ -361,6 +361,15 @@ def test_the_documentation_has_every_field_of_the_schema() -> None:
         "ScoredToken",
         "InfoResponse",
         "ModelResponse",
+        "ExplainResponse",
+        "ExplainedText",
+        "TokenSpan",
+        "DecoderInput",
+        "ExplainedStep",
+        "AttentionResponse",
+        "AlignmentResponse",
+        "BeamNodeResponse",
+        "ExplainTiming",
     ):
         for field, about in schema["components"]["schemas"][name]["properties"].items():
             assert [f"`{field}`", about["x-unit"], about["description"]] in _cells(text), field

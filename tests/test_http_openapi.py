@@ -23,6 +23,7 @@ from model.tokenizer import learn
 from service.errors import DeadlineError
 from service.http import schemas
 from service.http.app import create_app
+from service.http.explain_schemas import ExplainResponse
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
 from tests.serving import Running, in_process, wait_for
@@ -121,6 +122,8 @@ def test_answers_are_what_their_models_say(tmp_path: Path) -> None:
             ("/v1/generate", {"inputs": ["cat", "dog"], "logprobs": True}, schemas.GenerateResponse),
             ("/v1/next-token", {"source": "cat", "temperature": 0.01, "top_k": 0}, schemas.NextTokenResponse),
             ("/v1/score", {"source": "cat", "target": "K"}, schemas.ScoreResponse),
+            ("/v1/explain", {"source": "cat"}, ExplainResponse),
+            ("/v1/explain", {"source": "cat", "target": "K", "encoding": "uint8"}, ExplainResponse),
         ):
             answer = service.post(path, **body)
             assert answer.status_code == 200

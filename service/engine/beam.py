@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from operator import itemgetter
 
-from service.engine.search import AgreedTokens, Live, Row, Search, SpecialIds
-from service.engine.tasks import Generate, Generated, Hypothesis, Options, Timing, TokenLogprobs
+from service.engine.search import AgreedTokens, Live, Noted, Row, Search, SpecialIds
+from service.engine.tasks import Generate, Generated, Hypothesis, Options, Timing
+from service.engine.tree import Candidate, Tree
 
 BANNED = -math.inf
 
@@ -23,10 +24,11 @@ class GenerateSearch(Search):
     """Beam search: at most beam_size live hypotheses, best first, and the beam_size best that have finished."""
 
     def __init__(self, special: SpecialIds, task: Generate) -> None:
-        super().__init__(special, task.prefix, task.top_logprobs)
+        super().__init__(special, task.prefix, task.top_logprobs, task.record)
         self.options: Options = task.options
         self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
         self._agreed = 0  # tokens that every hypothesis that can be answered first starts with
+        self._tree = Tree() if task.record and not task.options.samples else None
         # Candidates of a row that can matter: those that stay live, and the end token. Greedy search needs one.
         self._per_row = self.options.beam_size + 1 if self.options.beam_size > 1 else 1
 
@@ -49,7 +51,7 @@ class GenerateSearch(Search):
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
         per_row, needed = self._per_row, self._needed(self._per_row)
-        candidates: list[tuple[float, int, int, float, float]] = []  # -weight, parent, token, log-probability, weight
+        candidates: list[Candidate] = []
         for parent, (hypothesis, row) in enumerate(zip(self.live, rows, strict=True)):
             before = hypothesis.weight
             for token, logprob, weight in self._allowed(hypothesis, row, needed)[:per_row]:
@@ -57,18 +59,19 @@ class GenerateSearch(Search):
         if not candidates:  # every token is forbidden
             for hypothesis in self.live:
                 self._end(hypothesis, "length")
+            if self._tree is not None:
+                self._tree.end_live()
             return self._stop()
         candidates.sort(key=_best_first)
         return self._keep(candidates, self._alternatives_of_all(rows))
 
-    def _keep(
-        self, candidates: list[tuple[float, int, int, float, float]], tops: Sequence[TokenLogprobs | None]
-    ) -> list[int]:
+    def _keep(self, candidates: list[Candidate], tops: Sequence[Noted | None]) -> list[int]:
         """Of the candidates, best first, those that end and those that stay live."""
         beam_size, at_limit = self.options.beam_size, self.length + 1 == self.options.max_length
         forced = self._must_end()
         before, self.live = self.live, []
         parents: list[int] = []
+        states: dict[int, str] = {}  # of candidates that are not pruned
         for number, (_, parent, token, logprob, weight) in enumerate(candidates[: (2 - at_limit) * beam_size]):
             if len(parents) == beam_size:
                 break
@@ -78,14 +81,18 @@ class GenerateSearch(Search):
             extended = before[parent].extended(token, logprob, weight, tops[parent])
             if ends or at_limit:
                 self._end(extended, "length" if at_limit and (forced or not ends) else "stop")
+                states[number] = "finished"
             else:
                 self.live.append(extended)
                 parents.append(parent)
+                states[number] = "kept"
+        if self._tree is not None:
+            self._tree.add(candidates[: 2 * beam_size], states, self._divisor(len(before[0].logprobs) + 1))
         del self.ended[beam_size:]
         return self._stop() if not parents or self._decided() else parents
 
-    def _alternatives_of_all(self, rows: Sequence[Row]) -> Sequence[TokenLogprobs | None]:
-        return [self.alternatives(row) for row in rows] if self.top_logprobs else [None] * len(rows)
+    def _alternatives_of_all(self, rows: Sequence[Row]) -> Sequence[Noted | None]:
+        return [self.alternatives(row) for row in rows] if self.top_logprobs or self.record else [None] * len(rows)
 
     def _allowed(self, hypothesis: Live, row: Row, needed: int) -> list[tuple[int, float, float]]:
         """(token, log-probability, weight) of the most probable tokens that may come next, best first."""
@@ -129,7 +136,7 @@ class GenerateSearch(Search):
     def _hypothesis(self, live: Live, reason: str) -> Hypothesis:
         ids = live.ids[:-1] if live.ids and live.ids[-1] == self.special.eos else live.ids
         score = live.total / self._divisor(len(live.logprobs))
-        return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs)
+        return Hypothesis(tuple(ids), tuple(live.logprobs), score, reason, live.top_logprobs, live.entropies)
 
     def _decided(self) -> bool:
         """Whether the search is done although hypotheses are live.
@@ -183,7 +190,9 @@ class GenerateSearch(Search):
         return self.ended[0][1] if self.ended else self.live[0]
 
     def result(self, timing: Timing) -> Generated:
-        return Generated(self.best(), timing)
+        best = self.best()
+        tree = None if self._tree is None else self._tree.steps(len(self.forced), self.special.eos, best)
+        return Generated(best, timing, tree)
 
     def partial_result(self, timing: Timing) -> Generated | None:
         best = self.best(cut_short=True)

@@ -10,7 +10,18 @@ import numpy as np
 
 from export.bundle import Bundle
 from service.engine.interface import CertificateResult
-from service.engine.tasks import Array, Distribution, Generate, Generated, NextToken, Options, Result, Score, Task
+from service.engine.tasks import (
+    Array,
+    Distribution,
+    Generate,
+    Generated,
+    NextToken,
+    Options,
+    Result,
+    Score,
+    Scored,
+    Task,
+)
 from service.errors import InvalidFieldError, StartError
 
 Decode = Callable[[Sequence[Task]], Sequence[Result]]  # the results of tasks of one row each, in order
@@ -84,4 +95,5 @@ def drift_of(expectations: Sequence[Expectation], decode: Decode) -> float:
 def logprobs_of(result: Result) -> Array:
     if isinstance(result, Generated):
         return np.array(result.hypotheses[0].logprobs)
-    return result.logprobs if isinstance(result, Distribution) else np.array(result.logprobs)
+    assert isinstance(result, Distribution | Scored)
+    return np.asarray(result.logprobs)

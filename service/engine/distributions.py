@@ -25,10 +25,16 @@ def top_tokens(logprobs: Array, count: int, temperature: float) -> TopTokens:
     scaled -= scaled.max()
     scaled -= np.log(np.exp(scaled).sum())
     probabilities = np.exp(scaled)
-    positive = probabilities > 0
-    entropy = max(0.0, -float((probabilities[positive] * scaled[positive]).sum()))
     best = most_probable(scaled, count or len(scaled))
-    return TopTokens(best.tolist(), probabilities[best].tolist(), scaled[best].tolist(), entropy)
+    return TopTokens(best.tolist(), probabilities[best].tolist(), scaled[best].tolist(), entropy_of(scaled))
+
+
+def entropy_of(logprobs: Array) -> float:
+    """Of a distribution, in nats; `logprobs` is (V,)."""
+    precise = logprobs.astype(np.float64)
+    probabilities = np.exp(precise)
+    positive = probabilities > 0
+    return max(0.0, -float((probabilities[positive] * precise[positive]).sum()))
 
 
 def most_probable(logprobs: Array, count: int) -> Array:

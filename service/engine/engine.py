@@ -15,16 +15,17 @@ from functools import partial
 
 from export.bundle import Bundle
 from service.engine.certificate import check_certificate
+from service.engine.explainer import Explainer
 from service.engine.interface import CertificateResult, EngineDescription
 from service.engine.job import Job, make_search
 from service.engine.lane import Lane
-from service.engine.limits import check_task, languages_of, start_tokens
+from service.engine.limits import alignment_of, check_task, languages_of, start_tokens
 from service.engine.observer import EngineObserver
 from service.engine.resources import EngineSettings, Resources, allocate, total_threads
 from service.engine.runtime import Runtime
 from service.engine.scheduler import Scheduler, SubmittedJobs
 from service.engine.search import SpecialIds
-from service.engine.tasks import EventCallback, Finished, NewTokens, Result, Task
+from service.engine.tasks import EventCallback, Explain, Finished, NewTokens, Result, Task
 from service.engine.turns import Turns
 from service.errors import NotReadyError, QueueFullError
 from service.languages import Languages
@@ -57,7 +58,9 @@ class Engine:
             Lane(number, self._scheduler, resources.wide, resources.narrow, self._observer, turns)
             for number in range(resources.lanes)
         ]
+        self._explainer = Explainer(bundle, resources.wide.precision, resources.narrow.threads, turns)
         self._lane_threads: list[threading.Thread] = []
+        self._explainer_threads: list[threading.Thread] = []  # one, once it is started
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
         start, languages = start_tokens(bundle), languages_of(bundle)
         certificate = self._certify()  # torch's answers in it begin without start tokens
@@ -70,12 +73,19 @@ class Engine:
         return self._scheduler.count_waiting()
 
     def count_running(self) -> int:
-        return self._scheduler.count_running()
+        return self._scheduler.count_running() + self._explainer.count_pending()
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> SubmittedJobs:
         """Any thread. QueueFullError or NotReadyError, or `on_event` gets one Finished for each task."""
+        explanations = sum(isinstance(task, Explain) for task in tasks)
+        jobs = self._jobs(tasks, on_event, self._observer, deadline)
         try:
-            return self._scheduler.submit(self._jobs(tasks, on_event, self._observer, deadline))
+            self._explainer.reserve(explanations)
+            try:
+                return self._scheduler.submit(jobs)
+            except Exception:
+                self._explainer.release(explanations)
+                raise
         except QueueFullError:
             self._observer.queue_full()
             raise
@@ -88,13 +98,19 @@ class Engine:
         for index, task in enumerate(tasks):
             special = self._special if task.start is None else replace(self._special, start=task.start)
             check_task(task, self.bundle, special.start)
-            jobs.append(Job(task, index, on_event, deadline, now, make_search(special, task), observer))
+            search = make_search(special, task)
+            if isinstance(task, Explain):
+                releasing, then = self._explainer.releasing(on_event), self._explainer.add
+                jobs.append(Job(task, index, releasing, deadline, now, search, observer, then))
+            else:
+                jobs.append(Job(task, index, on_event, deadline, now, search, observer))
         return jobs
 
     def start(self) -> None:
         self._lane_threads = [
             start_thread(f"attendant-lane-{number}", lane.loop) for number, lane in enumerate(self._lanes)
         ]
+        self._explainer_threads = [start_thread("attendant-explainer", self._explainer.loop)]
         self._deadline_threads = [start_thread("attendant-deadlines", self._expire_waiting)]
 
     def _expire_waiting(self) -> None:
@@ -113,16 +129,24 @@ class Engine:
         self._scheduler.stop()
         for thread in (*self._lane_threads, *self._deadline_threads):
             thread.join()
+        self._explainer.close()
+        for thread in self._explainer_threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._explainer.stop()
+        for thread in self._explainer_threads:
+            thread.join()
         error = NotReadyError("the server shut down before the answer was ready; ask another one.")
         for job in self._scheduler.drain():
             job.fail(error)
         for lane in self._lanes:
             lane.fail_all(error)
+        self._explainer.drain(error)
 
     def iteration(self) -> None:
-        """One iteration of every lane, in this thread."""
+        """One iteration of every lane and of the explainer, in this thread."""
         for lane in self._lanes:
             lane.iteration()
+        self._explainer.run_next()
 
     def run(self, tasks: Sequence[Task]) -> list[Result]:
         """Results in order, computed in this thread: only before the engine is started."""
@@ -206,6 +230,8 @@ def describe(
         certificate=certificate,
         languages=languages,
         generation=bundle.generation,
+        alignment=alignment_of(bundle),
+        alignment_chosen=bool(bundle.alignment),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from export.bundle import Sizes
-from service.engine.tasks import EventCallback, Task
+from service.engine.tasks import AlignmentChoice, EventCallback, Task
 from service.languages import Languages
 from service.tokenizer import Tokenizer
 
@@ -46,6 +46,8 @@ class EngineDescription:
     certificate: CertificateResult
     languages: Languages = field(default_factory=Languages)
     generation: Mapping[str, Any] = field(default_factory=dict)  # what the bundle has in place of a request's defaults
+    alignment: AlignmentChoice  # what source and target are aligned by where a request does not say
+    alignment_chosen: bool = False  # at export; otherwise it is the last layer's mean
 
 
 class Submission(Protocol):

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.engine.beam import GenerateSearch
 from service.engine.observer import EngineObserver
 from service.engine.sampling import SampleSearch
 from service.engine.search import NextTokenSearch, Row, ScoreSearch, Search, SpecialIds
-from service.engine.tasks import EventCallback, Finished, Generate, Generated, NewTokens, Result, Score, Task, Timing
+from service.engine.tasks import (
+    EventCallback,
+    Explain,
+    Finished,
+    Generate,
+    Generated,
+    NewTokens,
+    Result,
+    Score,
+    Task,
+    Timing,
+)
 from service.errors import CancelledError, DeadlineError, ServiceError
 
 log = logging.getLogger("attendant")
 
 
 def make_search(special: SpecialIds, task: Task) -> Search:
+    if isinstance(task, Explain):
+        return make_search(special, task.search)
     if isinstance(task, Generate):
         return SampleSearch(special, task) if task.options.samples else GenerateSearch(special, task)
     return ScoreSearch(special, task) if isinstance(task, Score) else NextTokenSearch(special, task)
@@ -33,6 +46,7 @@ class Job:
     submitted: float
     search: Search
     observer: EngineObserver
+    next_stage: Callable[[Job, Result], None] | None = None  # who gives the outcome once the search is done
     encode_started: float = 0.0
     decode_started: float = 0.0
     emitted: int = 0  # tokens that were sent as NewTokens
@@ -88,14 +102,14 @@ class Job:
         self._succeed(result, now)
 
     def drop(self, now: float) -> None:
-        """It was cancelled or has expired: the best answer so far, where there is one."""
+        """It was cancelled or has expired: the best answer so far, where there is one and nothing else is to come."""
         if self.cancelled:
             self.observer.cancelled(self.decoded)
             self.fail(CancelledError())
             return
         self.observer.expired()
         try:
-            result = self.search.partial_result(self._timing(now))
+            result = self.search.partial_result(self._timing(now)) if self.next_stage is None else None
         except Exception:
             self._fail_search()
             return
@@ -116,6 +130,13 @@ class Job:
             lengths = [len(hypothesis.logprobs) for hypothesis in result.hypotheses]
             seconds = (now - self.decode_started) / max(1, *lengths)
             self.observer.generated(sum(lengths), max(0, self.decoded - sum(lengths)), seconds)
+        if self.next_stage is None:
+            self._finish(result)
+        else:
+            self.next_stage(self, result)
+
+    def finish_with(self, result: Result) -> None:
+        """What the next stage has made of the search's result."""
         self._finish(result)
 
     def _finish(self, outcome: Result | Exception) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from export.bundle import Bundle
-from service.engine.tasks import Generate, Ids, Score, Task
+from service.engine.tasks import ALIGNMENT_METHODS, AlignmentChoice, Explain, Generate, Ids, Score, Task
 from service.errors import InvalidFieldError, StartError
 from service.languages import Languages, read_languages
 
@@ -30,11 +30,30 @@ def languages_of(bundle: Bundle) -> Languages:
         raise StartError(f"{bundle.directory}: {error}") from None
 
 
+def alignment_of(bundle: Bundle) -> AlignmentChoice:
+    """What the bundle aligns source and target by; where it says nothing, the last decoder layer's mean."""
+    sizes, found = bundle.sizes, bundle.alignment
+    if not found:
+        return AlignmentChoice(layer=sizes.decoder_layers - 1, heads=tuple(range(sizes.heads)))
+    layer, heads, method = found["layer"], found["heads"], found["method"]
+    known = 0 <= layer < sizes.decoder_layers and heads and all(0 <= head < sizes.heads for head in heads)
+    if not known or method not in ALIGNMENT_METHODS:
+        raise StartError(
+            f"{bundle.directory}: alignment in its manifest takes a layer from 0 to {sizes.decoder_layers - 1}, heads "
+            f"from 0 to {sizes.heads - 1} and one of {', '.join(ALIGNMENT_METHODS)}, not {str(found)[:100]}. "
+            "Export the model again."
+        )
+    return AlignmentChoice(layer=layer, heads=tuple(heads), method=method)
+
+
 def check_task(task: Task, bundle: Bundle, start: Ids) -> None:
     """InvalidFieldError if a task is longer than the model's positions, or has ids that it does not know.
 
     `start` tokens take positions of the target beside its own.
     """
+    if isinstance(task, Explain):
+        check_task(task.search, bundle, start)
+        return
     sizes, limits = bundle.sizes, bundle.limits
     max_target_length = limits["max_target_length"] - len(start)
     _check(start, "start", limits["max_target_length"] - 2, sizes.target_vocab)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,10 +23,7 @@ class SampleSearch(GenerateSearch):
     def choose(self, rows: Sequence[Row]) -> list[int]:
         if self.length == len(self.forced):  # one hypothesis becomes as many as there are samples
             first = self.live[0]
-            pairs = [
-                (0, Live(first.ids, first.logprobs, first.total, first.weight, sample, first.top_logprobs), rows[0])
-                for sample in range(self.options.num_hypotheses)
-            ]
+            pairs = [(0, replace(first, sample=sample), rows[0]) for sample in range(self.options.num_hypotheses)]
         else:
             pairs = [(i, live, row) for i, (live, row) in enumerate(zip(self.live, rows, strict=True))]
         chosen, parents, must_end = [], [], self._must_end()

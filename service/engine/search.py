@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.engine.distributions import most_probable
+from service.engine.distributions import entropy_of, most_probable
 from service.engine.tasks import Array, Distribution, Ids, NextToken, Result, Score, Scored, Timing, TokenLogprobs
 
 AgreedTokens = tuple[Ids, tuple[float, ...], tuple[TokenLogprobs, ...]]  # ids, log-probabilities, alternatives
@@ -28,6 +28,13 @@ class SpecialIds:
     bos: int
     eos: int
     start: Ids = ()  # decoded after bos before every target, and never answered: a language, say
+
+
+class Noted(NamedTuple):
+    """What is recorded of a position, where the task asked for it."""
+
+    top: TokenLogprobs  # the most probable tokens
+    entropy: float | None  # of the distribution, in nats
 
 
 class Row(NamedTuple):
@@ -55,15 +62,17 @@ class Live:
     weight: float = 0.0
     sample: int = 0  # which of several samples it is
     top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them
+    entropies: tuple[float, ...] = ()  # likewise
 
-    def extended(self, token: int, logprob: float, weight: float, top: TokenLogprobs | None = None) -> Live:
+    def extended(self, token: int, logprob: float, weight: float, noted: Noted | None = None) -> Live:
         return Live(
             [*self.ids, token],
             [*self.logprobs, logprob],
             self.total + logprob,
             self.weight + weight,
             self.sample,
-            self.top_logprobs if top is None else (*self.top_logprobs, top),
+            self.top_logprobs if noted is None else (*self.top_logprobs, noted.top),
+            self.entropies if noted is None or noted.entropy is None else (*self.entropies, noted.entropy),
         )
 
 
@@ -74,6 +83,7 @@ class Search:
     special: SpecialIds
     forced: Ids
     top_logprobs: int = 0  # most probable tokens recorded at each position
+    record: bool = False  # record the entropy at each position too
     live: list[Live] = field(default_factory=lambda: [Live([], [])])
     started: int = 0  # start tokens that are decoded
     done: bool = False
@@ -115,9 +125,12 @@ class Search:
     def choose(self, rows: Sequence[Row]) -> list[int]:
         raise NotImplementedError
 
-    def alternatives(self, row: Row) -> TokenLogprobs | None:
-        """The most probable tokens of a row, where the task asked for them."""
-        return tuple(zip(*row.top(self.top_logprobs), strict=True)) if self.top_logprobs else None
+    def alternatives(self, row: Row) -> Noted | None:
+        """The most probable tokens of a row, and its entropy, where the task asked for them."""
+        if not self.top_logprobs and not self.record:
+            return None
+        top = tuple(zip(*row.top(self.top_logprobs), strict=True))
+        return Noted(top, entropy_of(row.all) if self.record else None)
 
     def result(self, timing: Timing) -> Result:
         """The answer of a search that is done."""
@@ -144,14 +157,15 @@ class ScoreSearch(Search):
     """Every token is given, the end token last."""
 
     def __init__(self, special: SpecialIds, task: Score) -> None:
-        super().__init__(special, (*task.target, special.eos))
+        super().__init__(special, (*task.target, special.eos), task.top_logprobs, task.record)
 
     def after_forced(self) -> list[int]:
         self.done = self.length == len(self.forced)
         return [] if self.done else [0]
 
     def result(self, timing: Timing) -> Scored:
-        return Scored(tuple(self.live[0].logprobs), timing)
+        found = self.live[0]
+        return Scored(tuple(found.logprobs), timing, found.top_logprobs, found.entropies)
 
 
 class NextTokenSearch(Search):

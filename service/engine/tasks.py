@@ -3,6 +3,7 @@
 Generate      the best targets of a source
 NextToken     the distribution after a prefix
 Score         the log-probabilities of a given target
+Explain       a Generate or a Score, and the attention weights of what it found
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import numpy as np
 Ids = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 EarlyStopping = bool | Literal["never"]
+ATTENTION_KINDS = ("encoder", "decoder", "cross")
+AVERAGES = ("none", "heads", "layers", "both")
+ALIGNMENT_METHODS = ("argmax", "mutual")
 TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the most probable tokens, best first
 
 
@@ -52,6 +56,7 @@ class Generate:
     start: Ids | None = None  # decoded before the prefix and not answered: a language; None: as the bundle has it
     stream: bool = False  # emit NewTokens while decoding
     top_logprobs: int = 0  # most probable tokens recorded at each position; 0: none
+    record: bool = False  # record the entropy at each position, and the tree of a beam search
 
     @property
     def rows(self) -> int:
@@ -83,6 +88,8 @@ class Score:
     source: Ids
     target: Ids  # without the end token, which is scored too
     start: Ids | None = None
+    top_logprobs: int = 0
+    record: bool = False
 
     rows = 1
     stream = False
@@ -92,7 +99,55 @@ class Score:
         return len(self.source) + 1 + len(self.target) + 1
 
 
-Task = Generate | NextToken | Score
+@dataclass(frozen=True, kw_only=True)
+class AttentionChoice:
+    """Which attention weights are answered."""
+
+    kinds: tuple[str, ...]  # of ATTENTION_KINDS
+    layers: Ids | None = None  # None: all
+    heads: Ids | None = None
+    average: str = "none"  # one of AVERAGES
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentChoice:
+    """Which cross-attention weights source and target are aligned by: the mean of some heads of a decoder layer."""
+
+    layer: int
+    heads: Ids
+    method: str = "argmax"  # each target token to its largest weight; mutual: only where that is also the source's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain:
+    search: Generate | Score
+    attention: AttentionChoice
+    alignment: AlignmentChoice
+    alignable: Ids  # positions of the source tokens that stand for text
+    max_values: int  # attention weights answered
+
+    stream = False
+
+    @property
+    def source(self) -> Ids:
+        return self.search.source
+
+    @property
+    def start(self) -> Ids | None:
+        return self.search.start
+
+    @property
+    def rows(self) -> int:
+        return self.search.rows
+
+    @property
+    def token_budget(self) -> int:
+        """Of the search, and of a pass over the source and the longest target that it can find."""
+        longest = self.search.options.max_length if isinstance(self.search, Generate) else len(self.search.target) + 1
+        return self.search.token_budget + len(self.source) + 1 + longest
+
+
+Task = Generate | NextToken | Score | Explain
 
 
 @dataclass(frozen=True)
@@ -102,6 +157,7 @@ class Hypothesis:
     score: float  # sum(logprobs) / (start tokens + len(logprobs)) ** length_penalty
     finish_reason: str  # stop: the end token came; length: the limit came; deadline: time was up
     top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them; as long as logprobs
+    entropies: tuple[float, ...] = ()  # of the distribution that each token is of, in nats; likewise
 
 
 @dataclass(frozen=True)
@@ -114,9 +170,24 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class BeamNode:
+    """A candidate of a step of a beam search: a hypothesis extended by a token."""
+
+    number: int  # from 1; 0 is the root, which is the prefix
+    parent: int  # the number of the hypothesis that it extends
+    token: int
+    logprob: float  # of the token, by the model itself
+    weight: float  # summed log-probability after penalties, by which candidates are ranked
+    score: float  # the same divided as a hypothesis's score is, by which those that finished are ranked
+    state: str  # kept: extended further; finished: by the end token or the limit; pruned
+    hypothesis: int | None = None  # its place among those answered
+
+
+@dataclass(frozen=True)
 class Generated:
     hypotheses: tuple[Hypothesis, ...]  # best first
     timing: Timing
+    tree: tuple[tuple[BeamNode, ...], ...] | None = None  # the candidates of each step, best first, where recorded
 
 
 @dataclass(frozen=True)
@@ -130,9 +201,31 @@ class Distribution:
 class Scored:
     logprobs: tuple[float, ...]  # of each target token, and of the end token
     timing: Timing
+    top_logprobs: tuple[TokenLogprobs, ...] = ()  # as of a Hypothesis
+    entropies: tuple[float, ...] = ()
 
 
-Result = Generated | Distribution | Scored
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Of one kind. A row is the query: a source token, or the step that gives a target token."""
+
+    kind: str
+    layers: Ids
+    heads: Ids
+    values: Array  # (layers, heads, queries, keys); 1 in place of what was averaged over
+
+
+@dataclass(frozen=True)
+class Explained:
+    found: Generated | Scored
+    attention: tuple[AttentionWeights, ...]
+    start: Ids  # what the decoder read before the target: the start token and a language, say
+    pairs: tuple[tuple[int, int], ...]  # aligned positions, (source, target), by target
+    precision: str  # of the graph that computed the attention weights
+    seconds: float  # that it took
+
+
+Result = Generated | Distribution | Scored | Explained
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from attendant_version import VERSION, install_command
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import InvalidJSONError, NotFoundError, ServiceError, StartError
-from service.http import chat, docs, native, openai, v2
+from service.http import chat, docs, explain, native, openai, v2
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
@@ -44,6 +44,7 @@ ROUTERS = (
     native.direct,
     openai.direct,
     chat.direct,
+    explain.router,
     native.router,
     openai.router,
     v2.infer_router,

@@ -47,7 +47,10 @@ def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> floa
     return arrival + timeout_ms / 1000 if timeout_ms else None
 
 
-def plan_generate(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Generate]:
+def plan_generate(
+    request: GenerateRequest, served: ServedModel, settings: Settings, field_name: str = "inputs"
+) -> list[Generate]:
+    """`field_name` is what the request's texts are called where it was sent."""
     languages = served.languages.choose(request.source_language, request.target_language)
     request = with_defaults(request, served, settings, languages)
     refuse([*_limits(request, served, settings), *_contradictions(request)])
@@ -67,7 +70,7 @@ def plan_generate(request: GenerateRequest, served: ServedModel, settings: Setti
     )
     generation = Generation(
         texts=request.inputs,
-        field_name="inputs",
+        field_name=field_name,
         options=options,
         seed=request.seed,
         target_prefix=request.target_prefix or "",

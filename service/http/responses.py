@@ -23,9 +23,9 @@ from service.http.schemas import InfoResponse, LanguagesResponse
 from service.http.submission import Outcome
 from service.languages import Languages
 from service.settings import Settings
+from service.tokenizer import UNFINISHED
 
 Json = dict[str, Any]
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a byte-level tokenizer writes for half a character
 CREATED = int(time.time())  # of the models, which have no date of their own
 LONG_RESPONSE = 1000  # tokens, from which on building a response takes a millisecond or more
 
@@ -77,16 +77,16 @@ def generate_content(
             "target_tokens": sum(len(h.logprobs) for result in results for h in result.hypotheses),
         },
         "timing": {
-            "queue_ms": _ms(max(result.timing.queue for result in results)),
-            "encode_ms": _ms(max(result.timing.encode for result in results)),
-            "decode_ms": _ms(max(result.timing.decode for result in results)),
+            "queue_ms": milliseconds(max(result.timing.queue for result in results)),
+            "encode_ms": milliseconds(max(result.timing.encode for result in results)),
+            "decode_ms": milliseconds(max(result.timing.decode for result in results)),
         },
     }
 
 
 def output_content(served: ServedModel, outcome: Outcome, logprobs: bool, request_id: str = "") -> Json:
     if isinstance(outcome, Generated):
-        return {"hypotheses": [_hypothesis(served, hypothesis, logprobs) for hypothesis in outcome.hypotheses]}
+        return {"hypotheses": [hypothesis_content(served, hypothesis, logprobs) for hypothesis in outcome.hypotheses]}
     assert isinstance(outcome, Exception)
     if not isinstance(outcome, ServiceError):
         log.error("an input of request %s failed", request_id, exc_info=outcome)
@@ -159,6 +159,7 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
             "max_inputs": settings.max_inputs,
             "max_beam_size": settings.max_beam_size,
             "max_body_bytes": settings.max_body_bytes,
+            "max_explain_values": settings.max_explain_values if settings.explain else 0,
             "timeout_ms": settings.timeout_ms,
         },
         certificate=asdict(described.certificate),
@@ -227,7 +228,7 @@ class StreamedText:
         self._sent, self._text = len(self.ids), text
 
 
-def _hypothesis(served: ServedModel, found: Hypothesis, logprobs: bool) -> Json:
+def hypothesis_content(served: ServedModel, found: Hypothesis, logprobs: bool) -> Json:
     return {
         "text": served.engine.target_tokenizer.decode(found.ids),
         "tokens": [served.tokens[index] for index in found.ids],
@@ -238,5 +239,5 @@ def _hypothesis(served: ServedModel, found: Hypothesis, logprobs: bool) -> Json:
     }
 
 
-def _ms(seconds: float) -> float:
+def milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)

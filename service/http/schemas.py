@@ -17,9 +17,9 @@ MOST_FIELDS = 100  # of a request; making a list of a million unknown ones would
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 100.0
 
 
-def option(default: Any, about: str, takes: str, *, unit: str = "", **limits: Any) -> Any:
-    """A field of a request; `takes` completes the sentence "FIELD takes ..."."""
-    extra: dict[str, Any] = {"x-takes": takes, "x-unit": unit}
+def option(default: Any, about: str, takes: str, *, unit: str = "", items: str = "", **limits: Any) -> Any:
+    """A field of a request; `takes` completes the sentence "FIELD takes ...", and `items` that of one in its list."""
+    extra: dict[str, Any] = {"x-takes": takes, "x-unit": unit} | ({"x-items": items} if items else {})
     return Field(default, description=about, json_schema_extra=extra, **limits)
 
 

@@ -25,7 +25,7 @@ from opentelemetry.util.types import AttributeValue
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.engine.interface import EngineDescription, EngineInterface, Submission
-from service.engine.tasks import EventCallback, Finished, Generated, NewTokens, Result, Task, Timing
+from service.engine.tasks import EventCallback, Explained, Finished, Generated, NewTokens, Result, Task, Timing
 from service.http.models import LoadEngine
 from service.http.record import record_of
 from service.tokenizer import Tokenizer
@@ -144,6 +144,8 @@ class TracingMiddleware:
                 span.add_event("failed", attributes)
                 continue
             attributes = {"attendant.input": index, "attendant.source_tokens": len(task.source)}
+            if isinstance(answer, Explained):
+                answer = answer.found
             if isinstance(answer, Generated):
                 attributes["attendant.target_tokens"] = sum(len(each.logprobs) for each in answer.hypotheses)
             for name, start, end in _phases(submitted, answer.timing):

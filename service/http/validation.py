@@ -81,10 +81,12 @@ def _sentence(kind: type[RequestModel], problem: Problem) -> str:
 
 
 def _takes(kind: type[RequestModel], location: Sequence[str | int]) -> str:
-    """What a field takes; an item of a list is an object of its model, or else a text."""
+    """What a field takes; an item of a list is an object of its model, what the field says of items, or else a text."""
     owner, name = _owner(kind, (*location, "")), location[-1]
     if isinstance(name, int):
-        return ANY_TEXT if owner is kind else f"an object with {', '.join(owner.model_fields)}"
+        listed: Any = kind.model_fields[str(location[0])].json_schema_extra
+        items = str(listed.get("x-items", ANY_TEXT))
+        return items if owner is kind else f"an object with {', '.join(owner.model_fields)}"
     field = _owner(kind, location).model_fields.get(name) or kind.model_fields[str(location[0])]
     extra: Any = field.json_schema_extra
     return str(extra["x-takes"])
