@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -151,7 +152,7 @@ def compare(imported: ImportedModel, oracle: Any, ids: dict[str, int], encode: A
     # The oracle has fewer positions: Marian's sinusoids end nowhere.
     for side in ("source", "target"):
         imported.weights[f"{side}_embedding.positions"] = imported.weights[f"{side}_embedding.positions"][:LENGTH]
-    imported.config = marian_npz.ModelConfig(**(vars(imported.config) | {"max_length": LENGTH}))
+    imported.config = dataclasses.replace(imported.config, max_length=LENGTH)
     check_against(imported, sentences(SOURCES), to_foreign, forward, encode, [pad], ids["</s>"], pad, [pad])
 
 

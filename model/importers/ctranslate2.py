@@ -43,30 +43,14 @@ def read(
     if not path.is_dir():
         problems.add("it is not a directory; name the one that holds model.bin")
     problems.raise_if_any()
-    settings = Settings(read_json(path / "config.json", problems, optional=True), "config.json", problems)
     spm = [source_sentencepiece or sentencepiece, target_sentencepiece or sentencepiece]
     texts = [text_models.choose(file, bpe_codes, problems) for file in spm]
     tokens = [_tokens(path, side, problems) for side in ("source", "target")]
-    try:
-        held = ctranslate2_file.read(path / "model.bin")
-    except (OSError, ValueError) as error:
-        problems.add(f"model.bin is no whole model of CTranslate2: {getattr(error, 'strerror', None) or error}")
-    problems.raise_if_any()
-    if held.spec != "TransformerSpec":
-        problems.add(f"model.bin holds a {held.spec:.60}; only a TransformerSpec, encoder and decoder, can be imported")
-    problems.raise_if_any()
-
-    settings = _settings(held, settings)
+    held, settings = _load(path, problems)
     _refuse_unsupported(held, settings)
     tensors = Tensors(held.arrays, problems)
     config, weights = _body(held, tensors)
-    tables = (
-        tensors.first(["encoder/embeddings_0/weight", "encoder/embeddings/weight"], len(tokens[0]), config.d_model),
-        tensors.get("decoder/embeddings/weight", len(tokens[1]), config.d_model),
-        tensors.get("decoder/projection/weight", len(tokens[1]), config.d_model),
-    )
-    bias = "decoder/projection/bias"
-    output_bias = tensors.get(bias, len(tokens[1])) if bias in tensors else None
+    tables, bias = _tables(tensors, len(tokens[0]), len(tokens[1]), config.d_model)
     positions = [_positions(tensors, side, config.d_model) for side in ("encoder", "decoder")]
     tensors.ignore(ATTRIBUTES)
     tensors.refuse_leftovers()
@@ -75,7 +59,7 @@ def read(
     problems.raise_if_any()
 
     layouts = arrange_both(vocabularies, texts)
-    config = with_embeddings(config, weights, tables, layouts, output_bias)  # type: ignore[arg-type]
+    config = with_embeddings(config, weights, tables, layouts, bias)  # type: ignore[arg-type]
     config = with_positions(config, weights, *positions)  # type: ignore[arg-type]
     config = dataclasses.replace(config, source_end=_source_ends(settings))
     source, target = (text.backend(layout.names) for text, layout in zip(texts, layouts, strict=True))
@@ -98,6 +82,32 @@ def read(
     model.check(problems)
     problems.raise_if_any()
     return model
+
+
+def _load(path: Path, problems: Problems) -> tuple[ctranslate2_file.ModelFile, Settings]:
+    settings = Settings(read_json(path / "config.json", problems, optional=True), "config.json", problems)
+    try:
+        held = ctranslate2_file.read(path / "model.bin")
+    except (OSError, ValueError) as error:
+        problems.add(f"model.bin is no whole model of CTranslate2: {getattr(error, 'strerror', None) or error}")
+    problems.raise_if_any()
+    if held.spec != "TransformerSpec":
+        problems.add(f"model.bin holds a {held.spec:.60}; only a TransformerSpec, encoder and decoder, can be imported")
+    problems.raise_if_any()
+    return held, _settings(held, settings)
+
+
+def _tables(
+    tensors: Tensors, source: int, target: int, d_model: int
+) -> tuple[tuple[Tensor | None, Tensor | None, Tensor | None], Tensor | None]:
+    """Both embeddings and the output, for vocabularies of these sizes, and the output's bias where there is one."""
+    tables = (
+        tensors.first(["encoder/embeddings_0/weight", "encoder/embeddings/weight"], source, d_model),
+        tensors.get("decoder/embeddings/weight", target, d_model),
+        tensors.get("decoder/projection/weight", target, d_model),
+    )
+    bias = "decoder/projection/bias"
+    return tables, tensors.get(bias, target) if bias in tensors else None
 
 
 def _settings(held: ctranslate2_file.ModelFile, settings: Settings) -> Settings:

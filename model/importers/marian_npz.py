@@ -13,37 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
 from model.importers import marian_yaml, npz, sentencepiece, text_models
 from model.importers.huggingface import fairseq_sinusoids
 from model.importers.imported import ImportedModel, fold_sigmoid_gelu, is_default, with_embeddings, with_positions
 from model.importers.marian import tokens_by_id
 from model.importers.marian_names import take_layers, take_tables
-from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json
+from model.importers.marian_options import read_options
+from model.importers.problems import Problems, Settings, Tensors, first_line, read_json
 from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange_both
 
 OPTIONS = "special:model.yml"  # a text among the arrays
 POSITIONS = 512  # of sinusoids, which end nowhere in Marian
-ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "silu"}
 SIDES = ("source", "target")
 LANGUAGE = (">>", "<<")
-UNSUPPORTED = {
-    "transformer-no-projection": "attention without an output projection is not supported",
-    "transformer-tied-layers": "layers that share weights are not supported",
-    "transformer-pool": "pooling in place of cross-attention is not supported",
-    "transformer-no-bias": "layers without biases are not supported",
-    "transformer-no-affine": "norms without scale and bias are not supported",
-    "transformer-disable-position-embeddings": "a model without positions is not supported",
-    "right-left": "it writes from right to left, which is not supported",
-    "lemma-dim-emb": "factored vocabularies are not supported",
-    "ulr": "universal language representations are not supported",
-}
-# What stands for self-attention in a decoder, by transformer-decoder-autoreg.
-AUTOREGRESSION = {
-    "average-attention": "its decoder has average attention (AAN) and no self-attention",
-    "rnn": "its decoder has recurrent cells ({cell}) and no self-attention",
-}
-NORMS = {("", "an"): "post", ("n", "a"): "pre"}  # transformer-preprocess, transformer-postprocess, without dropout
 
 
 def read(
@@ -67,21 +49,21 @@ def read(
     spm = [_text_file(path, file, side, own, bpe_codes) for file, side, own in zip(files, SIDES, given, strict=True)]
     texts = [text_models.choose(file, bpe_codes, problems) for file in spm]
 
-    config, weights = _body(s, tensors)
+    config, norms = read_options(s, learned_positions="Wpos" in tensors)
     problems.raise_if_any()
+    weights = take_layers(tensors, config, norms)
+    if s.values.get("transformer-ffn-activation") == "gelu":
+        fold_sigmoid_gelu(weights)
     tables, bias = take_tables(s, tensors, config.d_model)
     sizes = [1 if table is None else len(table) for table in (tables[0], tables[1])]
     positions = tensors.get("Wpos", -1, config.d_model) if "Wpos" in tensors else None
     tensors.refuse_leftovers()
     vocabularies = [_vocabulary(f, t, n, problems) for f, t, n in zip(files, texts, sizes, strict=True)]
-    problems.raise_if_any()
-    layouts = arrange_both(vocabularies, texts)
     languages = vocabularies[0].languages
-    if target_language is not None and target_language not in languages:
-        known = f"one of {', '.join(sorted(languages))}" if languages else "none: the model has one target language"
-        problems.add(f"--target-language takes {known}, not {target_language!r}")
+    _check_language(target_language, languages, problems)
     problems.raise_if_any()
 
+    layouts = arrange_both(vocabularies, texts)
     config = with_embeddings(config, weights, tables, layouts, bias)  # type: ignore[arg-type]
     table = fairseq_sinusoids(POSITIONS, config.d_model, 0) if positions is None else positions
     config = with_positions(config, weights, table, table)
@@ -178,64 +160,6 @@ def _text_file(path: Path, vocabulary: Path, side: str, given: Path | None, code
     return given or (beside if beside.exists() and codes is None else None)
 
 
-def _body(s: Settings, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
-    problems = s.problems
-    kind = s.values.get("type")
-    if kind != "transformer":
-        problems.add(f"its type is {kind!r:.40}; only transformer can be imported, and no recurrent network")
-    way = s.values.get("transformer-decoder-autoreg", "self-attention")
-    if way != "self-attention":
-        cell = str(s.values.get("dec-cell", "unknown")).upper()
-        reason = AUTOREGRESSION.get(str(way), f"its decoder has {way!r:.40} and no self-attention")
-        problems.add(f"{reason.format(cell=cell)}, which is not supported")
-    for name, why in UNSUPPORTED.items():
-        s.refuse_if(name, why)
-    mask = s.values.get("transformer-attention-mask") or "default"
-    if mask != "default":
-        problems.add(f"{s.name}: transformer-attention-mask is {mask!r:.40}, which is not supported")
-    for name in ("transformer-ffn-depth", "transformer-decoder-ffn-depth"):
-        if (s.values.get(name) or 2) != 2:
-            problems.add(f"{s.name}: {name} is {s.values[name]!r:.40}; feed-forwards of 2 layers are supported")
-    d_model, d_ff = s.size("dim-emb"), s.size("transformer-dim-ffn")
-    other = s.values.get("transformer-decoder-dim-ffn") or d_ff
-    if other != d_ff:
-        problems.add(f"{s.name}: transformer-decoder-dim-ffn is {other!r:.40}, and transformer-dim-ffn {d_ff}")
-    steps = {name: str(s.values.get(f"transformer-{name}") or "") for name in ("preprocess", "postprocess")}
-    norm = NORMS.get((steps["preprocess"].replace("d", ""), steps["postprocess"].replace("d", "")))
-    if norm is None:
-        problems.add(
-            f"its sub-layers are preprocessed by {steps['preprocess']!r:.20} and postprocessed by "
-            f"{steps['postprocess']!r:.20}; '' and 'dan' (post-norm) or 'n' and 'da' (pre-norm) are supported"
-        )
-    norms = {}
-    for name in ("emb", "top"):
-        norms[name] = str(s.values.get(f"transformer-postprocess-{name}") or "").replace("d", "")
-        if norms[name] not in ("", "n"):
-            problems.add(f"{s.name}: transformer-postprocess-{name} is {norms[name]!r:.20}; '' and 'n' are supported")
-    if norm == "pre" and norms["top"] != "n":
-        problems.add("it is pre-norm without a norm after each stack (transformer-postprocess-top n)")
-    config = ModelConfig(
-        d_model=d_model,
-        d_ff=d_ff,
-        heads=s.size("transformer-heads"),
-        encoder_layers=s.size("enc-depth", most=MOST_LAYERS),
-        decoder_layers=s.size("dec-depth", most=MOST_LAYERS),
-        norm=norm or "post",
-        final_norm=norms["top"] == "n" and norm == "post",
-        activation=s.choice("transformer-ffn-activation", ACTIVATIONS, "swish"),
-        scale_embeddings="Wpos" not in tensors,
-        embedding_norm=norms["emb"] == "n",
-        dropout=0.0,
-        attention_dropout=0.0,
-        ff_dropout=0.0,
-    )
-    problems.raise_if_any()
-    weights = take_layers(tensors, config, norms)
-    if s.values.get("transformer-ffn-activation") == "gelu":
-        fold_sigmoid_gelu(weights)
-    return config, weights
-
-
 def _vocabulary(file: Path, text: Any, size: int, problems: Problems) -> Vocabulary:
     """The tokens of a .spm in its own order, or of a table of token: id."""
     entries: dict[str, Any] = {}
@@ -268,6 +192,12 @@ def _vocabulary(file: Path, text: Any, size: int, problems: Problems) -> Vocabul
         control=frozenset(control),
         languages={t[2:-2]: i for i, t in enumerate(tokens) if t.startswith(first) and t.endswith(last) and len(t) > 4},
     )
+
+
+def _check_language(code: str | None, languages: dict[str, int], problems: Problems) -> None:
+    if code is not None and code not in languages:
+        known = f"one of {', '.join(sorted(languages))}" if languages else "none: the model has one target language"
+        problems.add(f"--target-language takes {known}, not {code!r}")
 
 
 def _languages(codes: dict[str, int], layout: Layout, target_language: str | None) -> dict[str, Any]:
