@@ -48,7 +48,17 @@ def test_the_service_decodes_an_imported_bundle(imported: Path, capsys: pytest.C
     assert (
         main(["generate", "--bundle", str(imported / "bundle"), "--precision", "fp32", "--beam-size", "1", *texts]) == 0
     )
-    assert capsys.readouterr().out.splitlines()[-5:] == [trained.target.decode(ids) for ids in wanted]
+    limit = trained.config.max_length - 1  # the last token is the end token, which this model forces
+    assert capsys.readouterr().out.splitlines()[-5:] == [trained.target.decode(ids[:limit]) for ids in wanted]
+
+
+def test_a_text_of_nothing_is_refused_though_the_tokenizer_adds_a_language(
+    imported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--bundle", str(imported / "bundle"), "--precision", "fp32", "", "  ", "the"]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("is empty; give a text.") == 2
+    assert [bool(line) for line in said.out.splitlines()[-3:]] == [False, False, True]
 
 
 def test_without_samples_export_says_what_it_did_instead(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
