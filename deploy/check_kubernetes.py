@@ -127,8 +127,9 @@ def _answered(port: int) -> int:
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    found = re.search(r'^attendant_requests_total\{endpoint="/v1/generate",outcome="ok"\} (\S+)$', text, re.MULTILINE)
-    return int(float(found[1])) if found else 0
+    series = re.findall(r"^attendant_requests_total\{([^}]*)\} (\S+)$", text, re.MULTILINE)
+    wanted = {'endpoint="/v1/generate"', 'outcome="ok"'}
+    return sum(int(float(value)) for labels, value in series if wanted <= set(labels.split(",")))
 
 
 if __name__ == "__main__":
