@@ -117,8 +117,9 @@ bench: bench-quick bench-http bench-embedded ## every measurement against CTrans
 	$(BIN)/python -m bench.growth
 	$(BIN)/python -m bench.report
 
-bench-quick: .venv/bench ## the ratios to CTranslate2 with their goals, in under three minutes
+bench-quick: .venv/all ## the ratios to CTranslate2 with their goals, and those of an imported Marian, in five minutes
 	$(BIN)/python -m bench.quick
+	$(BIN)/python -m bench.imported
 
 bench-http: .venv/bench ## the service against CTranslate2 over HTTP
 	$(BIN)/python -m bench.serving

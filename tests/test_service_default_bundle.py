@@ -82,7 +82,7 @@ def lines_of(page: str) -> list[tuple[str, dict[str, Any], str]]:
 
 def test_the_lines_of_the_readme_are_answered(client: TestClient) -> None:
     lines = lines_of("README.md")
-    assert {path for path, _, _ in lines} == {"/v1/generate", "/v1/next-token", "/v1/score"}
+    assert {path for path, _, _ in lines} == {"/v1/generate", "/v1/next-token", "/v1/score", "/v1/explain"}
     for path, body, _ in lines:
         answer = client.post(path, json=body)
         assert answer.status_code == 200, answer.text
