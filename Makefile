@@ -8,6 +8,7 @@ RUNS ?= runs
 DATA ?= $(RUNS)/data
 SETTINGS ?=
 BIN := .venv/bin
+RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import machine_facts; print(machine_facts()["kind"])')
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -111,7 +112,7 @@ cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-
 	@touch $@
 
 bench: bench-quick bench-http bench-embedded ## every measurement against CTranslate2 and the machine, then the report; half an hour
-	$(BIN)/python -m bench.peers --out bench/results/peers.json
+	$(BIN)/python -m bench.peers --out $(RESULTS)/peers.json
 	$(BIN)/python -m bench.lengths
 	$(BIN)/python -m bench.roofline
 	$(BIN)/python -m bench.growth
@@ -135,23 +136,23 @@ bench-report: .venv/bench ## docs/performance.md and the table of docs/scaling.m
 	$(BIN)/python -m bench.sizing --write
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
-	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out bench/results/training.json
+	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out $(RESULTS)/training.json
 
 bench-waiting: .venv/all ## training by OpenMP's waiting policy and number of threads, idle and beside another process
-	$(BIN)/python -m bench.waiting --out bench/results/waiting.json
-	$(BIN)/python -m bench.waiting --busy 1 --out bench/results/waiting_busy.json
+	$(BIN)/python -m bench.waiting --out $(RESULTS)/waiting.json
+	$(BIN)/python -m bench.waiting --busy 1 --out $(RESULTS)/waiting_busy.json
 
 bench-layers: .venv/all ## one layer of self-attention, recurrence and convolution by length, with its picture
 	$(BIN)/python -m bench.layers
 
 bench-resident: .venv/all ## what the engine holds in memory, against its weights and over 10,000 requests
-	$(BIN)/python -m bench.memory --out bench/results/memory.json
+	$(BIN)/python -m bench.memory --out $(RESULTS)/memory.json
 
 bench-memory: .venv/all ## memory of reading a corpus of 5 million lines
-	$(BIN)/python -m bench.corpus_memory --out bench/results/corpus_memory.json
+	$(BIN)/python -m bench.corpus_memory --out $(RESULTS)/corpus_memory.json
 
 bench-kernels: .venv/all ## matrix products on onnxruntime: speed, error, and the same bits in a batch
-	$(BIN)/python -m bench.kernels --out bench/results/kernels.json
+	$(BIN)/python -m bench.kernels --out $(RESULTS)/kernels.json
 
 clean: ## remove the environment and caches, never a run
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.engines import OurEngine
 from bench.load import Load, Mix, run_load, show
-from bench.record import RESULTS, write_record
+from bench.record import RESULTS_HERE, write_record
 from bench.servers import ROOT, attendant, serving
 
 EMBEDDED = ROOT / "service" / "default_bundle"
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--out", type=Path, default=RESULTS / "embedded.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "embedded.json")
     options = parser.parse_args()
     lines = options.data.read_text(encoding="utf-8").splitlines()
     texts = list(dict.fromkeys(line.partition("\t")[0] for line in lines))[:1_000]

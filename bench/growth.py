@@ -20,7 +20,7 @@ import numpy as np
 import onnxruntime as ort
 
 from bench.race import Work
-from bench.record import RESULTS, warn_of_few_cores, write_record
+from bench.record import RESULTS, RESULTS_HERE, warn_of_few_cores, write_record
 from bench.roofline import Turn, best_of, session_options
 from bench.worker import Worker
 from export.builder import GraphBuilder
@@ -147,7 +147,7 @@ def draw(rows: list[dict[str, Any]], attention_rows: list[dict[str, Any]], out: 
             axes.set(xlabel=sweep, ylim=(0, 1.08 * max(row[name] for row in mine)))
             axes.set_ylabel(label if column == 0 else "")
             axes.grid(alpha=0.3)
-    figure.savefig(out / "growth.png", dpi=100)
+    figure.savefig(out / f"{RESULTS_HERE.name}-growth.png", dpi=100)
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     for axes, row in zip(figure.subplots(1, 2), attention_rows, strict=True):
         values = [int(value) for value in row["ms"]]
@@ -159,8 +159,8 @@ def draw(rows: list[dict[str, Any]], attention_rows: list[dict[str, Any]], out: 
         axes.set_xticks(values, labels=[str(value) for value in values])
         axes.minorticks_off()
         axes.legend()
-    figure.savefig(out / "attention.png", dpi=100)
-    return [out / "growth.png", out / "attention.png"]
+    figure.savefig(out / f"{RESULTS_HERE.name}-attention.png", dpi=100)
+    return [out / f"{RESULTS_HERE.name}-growth.png", out / f"{RESULTS_HERE.name}-attention.png"]
 
 
 def main() -> None:
@@ -169,8 +169,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sweeps", nargs="+", choices=list(SWEEPS), default=list(SWEEPS))
-    parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
-    parser.add_argument("--plots", type=Path, default=RESULTS.parent.parent / "docs" / "plots")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "growth.json")
+    parser.add_argument("--plots", type=Path, default=RESULTS.parent.parent / "docs" / "plots", help="where to draw")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
     wanted = {sweep: SWEEPS[sweep] for sweep in options.sweeps}

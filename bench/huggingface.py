@@ -18,7 +18,7 @@ from typing import Any
 from bench.engines import Answer, Source
 from bench.quick import WORKS
 from bench.race import UnequalError, race, show_row
-from bench.record import RESULTS, warn_of_few_cores, write_record
+from bench.record import RESULTS_HERE, warn_of_few_cores, write_record
 from bench.worker import Worker
 
 KINDS = {"transformers": "transformers", "optimum": "optimum.onnxruntime"}  # and the module that each needs
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Hugging Face's generate and Optimum, on the same weights.")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS / "huggingface.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "huggingface.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
     kinds = installed()

@@ -17,7 +17,7 @@ from typing import Any
 from bench.quick import WORKS
 from bench.race import UnequalError, race, show_row, start_workers
 from bench.random_model import ATTENTION, CACHE, FEED_FORWARD, LOGITS, SHARPNESS, write_random_bundle
-from bench.record import RESULTS, facts, warn_of_few_cores, write_json
+from bench.record import RESULTS_HERE, facts, warn_of_few_cores, write_json
 
 DIRECTORY = CACHE / "marian"
 VOCABULARY, WIDTH, LAYERS = 32_000, 512, 6
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The ratios to CTranslate2 of an imported Marian of base size.")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long turns are taken")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS / "imported.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "imported.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
     if not (DIRECTORY / "bundle").is_dir():

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bench.growth import exponent
-from bench.record import RESULTS, write_record
+from bench.record import RESULTS, RESULTS_HERE, write_record
 from model.attention import join_heads, split_heads
 
 WIDTH, HEADS, KERNEL = 512, 8, 3
@@ -138,7 +138,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time of one layer by length: attention, recurrence, convolution.")
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--out", type=Path, default=RESULTS / "layers.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "layers.json")
     parser.add_argument("--plot", type=Path, default=RESULTS.parent.parent / "docs" / "plots" / "layers.png")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from bench.race import Work, against_ctranslate2, show_row
-from bench.record import RESULTS, warn_of_few_cores, write_record
+from bench.record import RESULTS_HERE, warn_of_few_cores, write_record
 
 LENGTHS = (8, 32, 128, 512)
 SETTINGS = (("1 request, greedy", 1, 1), ("1 request, beam 4", 1, 4), ("8 requests, greedy", 8, 1))
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
-    parser.add_argument("--out", type=Path, default=RESULTS / "lengths.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "lengths.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
 

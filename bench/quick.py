@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.race import Work, against_ctranslate2, show_row
-from bench.record import RESULTS, facts, warn_of_few_cores, write_json
+from bench.record import RESULTS_HERE, facts, warn_of_few_cores, write_json
 from bench.worker import Worker
 from export.bundle import read_bundle
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The four ratios to CTranslate2, and their goals.")
     parser.add_argument("--seconds", type=float, default=100.0, help="how long turns are taken")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS / "quick.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "quick.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
 

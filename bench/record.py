@@ -15,6 +15,7 @@ from attendant_version import VERSION
 from bench.machine import machine_facts
 
 RESULTS = Path(__file__).parent / "results"
+RESULTS_HERE = RESULTS / machine_facts()["kind"]  # of this kind of processor; figures of two never mix
 PACKAGES = ("onnxruntime", "ctranslate2", "transformers", "optimum-onnx", "numpy", "fastapi", "uvicorn")
 
 

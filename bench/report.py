@@ -2,8 +2,8 @@
 
     python -m bench.report
 
-Every table is made from one file of bench/results, and says by which command, when, with what and where it was taken.
-A benchmark that has not been run yet has no section.
+Every table is made from one file of bench/results/KIND, of one kind of processor, and says by which command, when, with
+what and where it was taken. A benchmark that has not been run yet has no section.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ INTRODUCTION = """\
 
 This page is made by `make bench-report` from the files in [bench/results](../bench/results); every figure can be taken
 again by the command beside it. Comparisons are ratios: both sides in one run, taking turns, the best turn of each.
+Figures of two kinds of processor stand apart, since they cannot be compared: with VNNI, integer products are several
+times as fast.
 
 The model is the paper's base model with random weights: 6 + 6 layers, d_model 512, d_ff 2048, 8 heads, a shared
 vocabulary of 32,000. CTranslate2 has the very same weights; before anything is timed, both must give the same tokens in
@@ -47,10 +49,11 @@ def number(value: Any) -> str:
 def taken(record: dict[str, Any]) -> str:
     """How a record was taken."""
     machine, versions = record["machine"], record["versions"]
+    flags = f" ({' '.join(machine['flags'])})" if "flags" in machine else ""
     threads = f", {record['threads']} threads" if "threads" in record else ""
     names = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"`{record['command']}`, {record['date']}: {machine['cores']} cores of an {machine['cpu']}, "
+        f"`{record['command']}`, {record['date']}: {machine['cores']} cores of an {machine['cpu']}{flags}, "
         f"{machine['memory_gib']} GiB{threads}, {machine['system']}, Python {machine['python']}; {names}."
     )
 
@@ -76,6 +79,14 @@ def quick(rows: list[dict[str, Any]]) -> str:
                 **row
             )
     return f"{text}\n\n{taken(rows[0])}"
+
+
+def imported(rows: list[dict[str, Any]]) -> str:
+    about = (
+        "A Marian of the same size with random weights, in the format of Hugging Face's library: `attendant import` "
+        "and CTranslate2's own converter of the same directory."
+    )
+    return f"{about} {quick(rows)}"
 
 
 def lengths(record: Record) -> str:
@@ -269,6 +280,7 @@ def peers(record: Record) -> str:
 
 SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "quick.json": ("Against CTranslate2", quick),
+    "imported.json": ("An imported model against CTranslate2", imported),
     "lengths.json": ("Short and long", lengths),
     "huggingface.json": ("Against Hugging Face", huggingface),
     "serving.json": ("Over HTTP", serving),
@@ -279,13 +291,28 @@ SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
 }
 
 
+KINDS = {
+    "amd-avx2": "AMD without VNNI",
+    "amd-avx512": "AMD with AVX-512, without VNNI",
+    "amd-vnni": "AMD with VNNI",
+    "intel-avx2": "Intel without VNNI",
+    "intel-avx512": "Intel with AVX-512, without VNNI",
+    "intel-vnni": "Intel with VNNI",
+}
+
+
 def page(results: Path) -> str:
     """The whole page, from whatever results there are."""
     parts = [INTRODUCTION]
     for name, (title, make) in SECTIONS.items():
-        path = results / name
-        if path.is_file():
-            parts.append(f"## {title}\n\n{make(json.loads(path.read_text(encoding='utf-8')))}\n")
+        paths = sorted(results.glob(f"*/{name}"))
+        if paths:
+            parts.append(f"## {title}\n")
+        for path in paths:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            kind = path.parent.name
+            text = make(record).replace("](plots/", f"](plots/{kind}-")
+            parts.append(f"### {KINDS.get(kind, kind)}\n\n{text}\n")
     return "\n".join(parts)
 
 

@@ -25,7 +25,7 @@ import onnxruntime as ort
 
 from bench import kernels
 from bench.engines import SOURCE_LENGTH
-from bench.record import RESULTS, warn_of_few_cores, write_record
+from bench.record import RESULTS_HERE, warn_of_few_cores, write_record
 from export import signature
 from export.builder import GraphBuilder
 from export.bundle import Bundle, read_bundle
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="another than the random base model's")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--out", type=Path, default=RESULTS / "roofline.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "roofline.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
     if options.bundle is None:

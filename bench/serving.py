@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.load import Load, Mix, run_load, show
 from bench.peers import prepare_peer
-from bench.record import RESULTS, warn_of_few_cores, write_record
+from bench.record import RESULTS_HERE, warn_of_few_cores, write_record
 from bench.servers import Server, attendant, ctranslate2, serving
 
 CLIENTS = (1, 8, 32, 64)
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each server at each load; the best counts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", default="auto", help="ours")
-    parser.add_argument("--out", type=Path, default=RESULTS / "serving.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "serving.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
 

@@ -2,8 +2,9 @@
 
     python -m bench.sizing --rate 100000
 
-Prints the table of docs/scaling.md; `--write` puts it there. Every figure is measured (bench/results/serving.json) or
-computed from that; a third of the replicas is spare, so that one of three zones may fail.
+Prints the table of docs/scaling.md; `--write` puts it there. Every figure is measured
+(bench/results/amd-avx2/serving.json) or computed from that; a third of the replicas is spare, so that one of three zones
+may fail.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bench.record import RESULTS
 from bench.report import table, taken
 
 PAGE = RESULTS.parent.parent / "docs" / "scaling.md"
+MEASURED = RESULTS / "amd-avx2" / "serving.json"  # what the page is about
 BEGIN, END = "<!-- python -m bench.sizing --write -->\n", "<!-- end -->\n"
 RATE = 100_000.0  # requests/s of the worked example
 SPARE = 1 / 3  # of the replicas
@@ -105,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.sizing", description=__doc__.splitlines()[0])
     parser.add_argument("--rate", type=float, default=RATE, help="requests/s")
     parser.add_argument("--spare", type=float, default=SPARE, help="share of the replicas that may fail")
-    parser.add_argument("--results", type=Path, default=RESULTS / "serving.json", help="what bench.serving wrote")
+    parser.add_argument("--results", type=Path, default=MEASURED, help="what bench.serving wrote")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}, for {RATE:,.0f} requests/s")
     options = parser.parse_args()
     record = json.loads(options.results.read_text(encoding="utf-8"))

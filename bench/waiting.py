@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.record import RESULTS, write_record
+from bench.record import RESULTS_HERE, write_record
 
 POLICIES: dict[str, dict[str, str]] = {
     "spinning (OpenMP's default)": {},
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="other processes that compute meanwhile")
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=list(PRESETS))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="to compare one thread with")
-    parser.add_argument("--out", type=Path, default=RESULTS / "waiting.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "waiting.json")
     options = parser.parse_args()
     if options.work:
         work(options.work[0], int(options.work[1]))

@@ -13,7 +13,7 @@ from bench.layers import HEADS, KERNEL, NAMES, draw, make_layer, operations
 
 WIDTH = 8 * HEADS
 ROOT = Path(__file__).parent.parent
-RESULTS = json.loads((ROOT / "bench" / "results" / "layers.json").read_text(encoding="utf-8"))
+RESULTS = json.loads((ROOT / "bench" / "results" / "amd-avx2" / "layers.json").read_text(encoding="utf-8"))
 PAGE = (ROOT / "docs" / "self-attention.md").read_text(encoding="utf-8")
 
 

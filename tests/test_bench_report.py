@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.lengths import works
+from bench.machine import cpu_kind
 from bench.quick import WORKS, memory_row
 from bench.race import row_of
 from bench.record import RESULTS, facts, write_json, write_record
@@ -39,7 +40,8 @@ def load_row(server: str, load: str, rate: float, p99: float, **more: Any) -> di
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """One of every result, small."""
+    """One of every result, small, of one kind of processor."""
+    tmp_path /= "amd-avx2"
     about = {**facts("bench.quick"), "threads": 2}
     memory = {"ours int8": {"peak": 100_000_000}, "ctranslate2 int8": {"peak": 150_000_000}}
     rows = [row_of(work, BEST, 3) for work in WORKS]
@@ -81,7 +83,9 @@ def results(tmp_path: Path) -> Path:
     write_record(tmp_path / "embedded.json", "bench.embedded", [goal], served=side, bare=side, engine_ms=1.5)
     case = {"requests": 2, "beam_size": 4, "source_length": 9, "length": 8, "same": 2, "score_distance": 1e-6}
     write_record(tmp_path / "peers.json", "bench.peers", [case])
-    return tmp_path
+    imported = {**facts("bench.imported"), "threads": 2}
+    write_json(tmp_path / "imported.json", [{**row, **imported} for row in rows])
+    return tmp_path.parent
 
 
 def test_every_result_has_a_section_with_its_command(results: Path) -> None:
@@ -89,6 +93,26 @@ def test_every_result_has_a_section_with_its_command(results: Path) -> None:
     for name, (title, _) in SECTIONS.items():
         assert f"## {title}\n" in made
         assert f"`python -m bench.{name.removesuffix('.json')}" in made
+
+
+def test_kinds_of_processor_stand_apart(results: Path) -> None:
+    write_record(results / "intel-vnni" / "lengths.json", "bench.lengths", [row_of(work, BEST, 3) for work in works()])
+    section = page(results).partition("## Short and long\n")[2].partition("\n## ")[0]
+    assert section.index("### AMD without VNNI") < section.index("### Intel with VNNI")
+    assert section.count("| work |") == 2
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "kind"),
+    [
+        ("AuthenticAMD", "fma avx2", "amd-avx2"),
+        ("AuthenticAMD", "avx2 avx512f avx512_vnni", "amd-vnni"),
+        ("GenuineIntel", "avx2 avx_vnni", "intel-vnni"),
+        ("GenuineIntel", "avx2 avx512f", "intel-avx512"),
+    ],
+)
+def test_a_processor_is_of_a_kind(vendor: str, flags: str, kind: str) -> None:
+    assert cpu_kind(vendor, flags) == kind
 
 
 def test_a_benchmark_that_was_not_run_has_no_section(tmp_path: Path) -> None:
@@ -110,7 +134,7 @@ def test_the_page_names_the_machine_and_the_versions(results: Path) -> None:
 
 
 def test_rows_of_quick_have_the_agreed_fields(results: Path) -> None:
-    rows = json.loads((results / "quick.json").read_text(encoding="utf-8"))
+    rows = json.loads((results / "amd-avx2" / "quick.json").read_text(encoding="utf-8"))
     assert all({"name", "ours", "theirs", "ratio", "goal", "machine"} <= row.keys() for row in rows)
 
 

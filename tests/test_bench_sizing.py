@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.record import RESULTS
-from bench.sizing import PAGE, RATE, rewritten, section, sizes
+from bench.sizing import MEASURED, PAGE, RATE, rewritten, section, sizes
 
-RECORD: dict[str, Any] = json.loads((RESULTS / "serving.json").read_text(encoding="utf-8"))
+RECORD: dict[str, Any] = json.loads(MEASURED.read_text(encoding="utf-8"))
 
 
 def test_the_table_of_the_page_is_what_the_command_makes() -> None:
