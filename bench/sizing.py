@@ -3,8 +3,8 @@
     python -m bench.sizing --rate 100000
 
 Prints the table of docs/scaling.md; `--write` puts it there. Every figure is measured
-(bench/results/amd-avx2/serving.json) or computed from that; a third of the replicas is spare, so that one of three zones
-may fail.
+(bench/results/amd-avx2/serving.json) or computed from that; a third of the replicas is spare, so that one of three
+zones may fail.
 """
 
 from __future__ import annotations
