@@ -141,7 +141,11 @@ class StreamedChoice:
         return self._choice(events, None) if events else None
 
     def last(self, best: Hypothesis) -> Json:
-        return self._choice(list(self._streamed.finish(best)), best.finish_reason)
+        """What of the answer was not sent yet; its tokens are looked at one by one only for their log-probabilities."""
+        if self._completion.plan.logprobs is not None:
+            return self._choice(list(self._streamed.finish(best)), best.finish_reason)
+        text = self._completion.served.engine.target_tokenizer.decode(best.ids)
+        return self._choice([{"text": text[len(self.text) :]}], best.finish_reason)
 
     def late(self) -> Json:
         """The end of a choice whose deadline passed before it had anything."""
