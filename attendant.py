@@ -37,6 +37,7 @@ COMMANDS = {
     "verify": ("export.cli", "check that a bundle is whole, and that it is its model"),
     "serve": ("service.cli", "serve a bundle over HTTP"),
     "generate": ("service.generate", "decode texts with a bundle, without a server"),
+    "bench": ("service.benchmark", "what this machine does with a bundle, and the best settings for it"),
     "info": ("service.info", "what a bundle is, and what this machine would run it on"),
 }
 

@@ -1,0 +1,212 @@
+"""`attendant bench`: what this machine does with a bundle, and the settings that are best for it.
+
+Each setting is measured in a process of its own, whose memory is then its own. A client asks for its next text when its
+last one is answered; there is no HTTP in between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import resource
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from export.bundle import Bundle, read_bundle
+from service.errors import StartError
+from service.hardware import available_cpus
+from service.info import describe_machine, find_bundle
+
+CLIENTS = (1, 4, 16, 64)
+BEAMS = (1, 4)
+LEAST_SECONDS = 0.2  # of one measurement
+LOADING = 3.0  # seconds that a setting's process is given to start, of the time that the user allows
+
+Json = dict[str, Any]
+
+
+class BenchUsageError(Exception):
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What `attendant serve` can be given."""
+
+    precision: str
+    lanes: int
+
+    @property
+    def flags(self) -> str:
+        return f"--precision {self.precision} --lanes {self.lanes}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What some clients get of one setting."""
+
+    precision: str
+    lanes: int
+    beam_size: int
+    clients: int
+    p50_ms: float
+    p99_ms: float
+    texts_per_second: float
+    tokens_per_second: float  # of targets, end tokens included
+    texts: int  # that were answered
+    memory_mb: float  # the most that the process has held so far
+
+
+def bench(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument(
+        "bundle", nargs="?", type=Path, metavar="BUNDLE", help="a bundle's directory (default: the embedded model)"
+    )
+    parser.add_argument(
+        "--texts", type=Path, metavar="FILE", help="sources, a line each (default: the samples in the bundle)"
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="for everything (default: %(default)g)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    options = parser.parse_args(arguments)
+    if not options.seconds > 0:
+        raise BenchUsageError(f"--seconds takes a number above 0, not {options.seconds:g}.")
+    bundle = read_bundle(find_bundle(options.bundle))
+    texts = read_texts(bundle, options.texts)
+    machine = describe_machine(list(bundle.variants))
+    print(f"{bundle.name}, {len(texts)} sources, on {machine['cpus']} processors ({machine['processor']})\n")
+    print(HEAD)
+    rows = []
+    for row in measure_all(bundle, texts, options.seconds):
+        print(line_of(row), flush=True)
+        rows.append(row)
+    best = best_settings(rows)
+    print(f"\nshortest answers: {best['latency'].flags}\nmost texts:       {best['throughput'].flags}")
+    if options.json is not None:
+        found = {"bundle": bundle.name, "machine": machine, "rows": [asdict(row) for row in rows]}
+        found |= {name: asdict(setting) for name, setting in best.items()}
+        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def read_texts(bundle: Bundle, path: Path | None) -> list[str]:
+    if path is None:
+        texts = [sample["source"] for sample in bundle.certificate.get("samples", []) if sample.get("source")]
+        if not texts:
+            raise BenchUsageError(f"{bundle.directory} has no sample texts; give some with --texts FILE.")
+        return texts
+    try:
+        texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchUsageError(f"{path} cannot be read: {error}.") from None
+    if not texts:
+        raise BenchUsageError(f"{path} has no line with a text.")
+    return texts
+
+
+def settings_for(precisions: Sequence[str], processors: int) -> list[Setting]:
+    """Every precision with 1, 2, 4 ... lanes, as many as there are processors."""
+    lanes = [2**n for n in range(processors.bit_length())]
+    return [Setting(precision, count) for precision in precisions for count in lanes if count <= processors]
+
+
+def measure_all(bundle: Bundle, texts: list[str], seconds: float) -> Iterator[Measured]:
+    settings = settings_for(list(bundle.variants), available_cpus())
+    works = list(itertools.product(BEAMS, CLIENTS))
+    left = max(0.0, seconds - LOADING * len(settings))
+    each = max(LEAST_SECONDS, left / (len(settings) * len(works)))
+    spawn = multiprocessing.get_context("spawn")
+    for setting in settings:
+        ours, theirs = spawn.Pipe(duplex=False)
+        process = spawn.Process(target=measure_setting, args=(theirs, bundle.directory, setting, texts, works, each))
+        process.start()
+        theirs.close()
+        try:
+            while isinstance(row := ours.recv(), Measured):
+                yield row
+            if row is not None:
+                raise StartError(row)
+        except EOFError:
+            raise StartError(f"the process that measured {setting.flags} ended by itself.") from None
+        finally:
+            process.join()
+
+
+def measure_setting(
+    out: Any, directory: Path, setting: Setting, texts: list[str], works: list[tuple[int, int]], seconds: float
+) -> None:
+    """In a process of its own: send a row for each work, and None; or a sentence, where the bundle cannot be served."""
+    from service.api import Model
+
+    try:
+        with Model(directory, precision=setting.precision, lanes=setting.lanes) as model:
+            for beam_size, clients in works:
+                out.send(measure(model, setting, texts, beam_size, clients, seconds))
+        out.send(None)
+    except Exception as error:
+        out.send(str(error))
+
+
+def measure(model: Any, setting: Setting, texts: list[str], beam_size: int, clients: int, seconds: float) -> Measured:
+    """Some clients at once, each with one text after the other."""
+    taken: list[list[float]] = [[] for _ in range(clients)]
+    tokens = [0] * clients
+    began = time.perf_counter()
+
+    def client(number: int) -> None:
+        for text in itertools.islice(itertools.cycle(texts), number, None):
+            asked = time.perf_counter()
+            found = model.generate(text, beam_size=beam_size).hypotheses[0]
+            now = time.perf_counter()
+            taken[number].append(now - asked)
+            tokens[number] += len(found.tokens) + 1
+            if now - began >= seconds:
+                return
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    passed = time.perf_counter() - began
+    times = sorted(itertools.chain.from_iterable(taken))
+    return Measured(
+        setting.precision,
+        setting.lanes,
+        beam_size,
+        clients,
+        p50_ms=round(1e3 * share(times, 0.5), 3),
+        p99_ms=round(1e3 * share(times, 0.99), 3),
+        texts_per_second=round(len(times) / passed, 2),
+        tokens_per_second=round(sum(tokens) / passed, 1),
+        texts=len(times),
+        memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
+    )
+
+
+def share(times: list[float], part: float) -> float:
+    """The time within which this part of the answers came."""
+    return times[min(len(times) - 1, int(part * len(times)))]
+
+
+def best_settings(rows: Sequence[Measured]) -> dict[str, Setting]:
+    """With the shortest p50 for one client, and with the most texts a second for the most clients; both greedy."""
+    greedy = [row for row in rows if row.beam_size == 1]
+    alone = min((row for row in greedy if row.clients == 1), key=lambda row: row.p50_ms)
+    many = max((row for row in greedy if row.clients == max(CLIENTS)), key=lambda row: row.texts_per_second)
+    return {name: Setting(row.precision, row.lanes) for name, row in (("latency", alone), ("throughput", many))}
+
+
+COLUMNS = {"precision": -10, "lanes": 5, "beam": 6, "clients": 9, "p50 ms": 10, "p99 ms": 10, "texts/s": 10}
+COLUMNS |= {"tokens/s": 11, "MB": 7}
+HEAD = "".join(f"{name:<{-width}}" if width < 0 else f"{name:>{width}}" for name, width in COLUMNS.items())
+
+
+def line_of(row: Measured) -> str:
+    return (
+        f"{row.precision:<10}{row.lanes:>5}{row.beam_size:>6}{row.clients:>9}{row.p50_ms:>10,.1f}{row.p99_ms:>10,.1f}"
+        f"{row.texts_per_second:>10,.1f}{row.tokens_per_second:>11,.0f}{row.memory_mb:>7,.0f}"
+    )
