@@ -1,0 +1,95 @@
+"""Replicas on Ray Serve and actors of Ray Data. What needs Ray is left out where it is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.settings import SettingsError
+from tests.test_house import files, imports
+
+ROOT = Path(__file__).parent.parent
+LOOPBACK = ROOT / "deploy" / "loopback.sh"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own, when it is imported
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+
+
+def deployment(**arguments: Any) -> Any:
+    from service import ray_serve
+
+    scale, others = ray_serve._read_scale({name: str(value) for name, value in arguments.items()})
+    return ray_serve.deployment(ray_serve.replica_settings(others), scale)
+
+
+def test_only_the_two_modules_of_ray_import_it_and_nothing_imports_them() -> None:
+    for path in files("service"):
+        found = {name for name in imports(path) if name.split(".")[0] == "ray" or name.startswith("service.ray_")}
+        assert not found or path.name in ("ray_serve.py", "ray_bulk.py"), path
+
+
+@needs_ray
+def test_a_replica_reserves_as_many_processors_as_it_has_threads() -> None:
+    assert deployment(threads=3).ray_actor_options["num_cpus"] == 3
+    assert deployment().ray_actor_options["num_cpus"] == 1
+
+
+@needs_ray
+def test_the_engine_refuses_before_ray_does() -> None:
+    made = deployment(threads=2, max_rows=16, max_queue_requests=40)
+    assert made.max_ongoing_requests > 2 * 16 + 40
+    assert made.max_queued_requests == 40
+    assert made.backpressure_config.status_code == 429
+    assert made.backpressure_config.retry_after_s == 1
+
+
+@needs_ray
+def test_a_request_of_the_most_inputs_fits_in_a_replica_s_queue() -> None:
+    from service.ray_serve import replica_settings
+
+    assert replica_settings({}).max_queue_requests >= replica_settings({}).max_inputs
+    assert replica_settings({"max_inputs": "1000"}).max_queue_requests == 1000
+
+
+@needs_ray
+def test_replicas_are_added_only_where_more_are_allowed() -> None:
+    assert (deployment(replicas=2).num_replicas, deployment(replicas=2)._deployment_config.autoscaling_config) == (
+        2,
+        None,
+    )
+    scaling = deployment(replicas=2, max_replicas=5, threads=2)._deployment_config.autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas, scaling.target_ongoing_requests) == (2, 5, 16)
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"replica": 2}, "replica is no setting"),
+        ({"replicas": "two"}, "replicas takes a whole number, not 'two'"),
+        ({"threads": -1}, "--threads takes"),
+    ],
+)
+def test_a_bad_argument_is_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    from service.ray_serve import build
+
+    with pytest.raises(SettingsError, match=sentence):
+        build(arguments)
+
+
+def can_isolate() -> bool:
+    return subprocess.run([str(LOOPBACK), "true"], capture_output=True, check=False).returncode == 0
+
+
+@needs_ray
+@pytest.mark.skipif(not can_isolate(), reason="no network of its own can be made here")
+def test_what_make_ray_check_sees_is_as_it_should_be() -> None:
+    command = [str(LOOPBACK), sys.executable, "-m", "deploy.check_ray"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    table = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert done.returncode == 0, "\n".join(table) or done.stderr
+    assert table
