@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from service.settings import SettingsError
 from tests.test_house import files, imports
@@ -81,11 +82,35 @@ def test_a_bad_argument_is_a_sentence(arguments: dict[str, Any], sentence: str) 
         build(arguments)
 
 
+@needs_ray
+def test_the_committed_configuration_is_one_of_ray_s_and_its_arguments_are_ours() -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    from service import ray_serve
+
+    content = yaml.safe_load((ROOT / "deploy" / "ray" / "serve.yaml").read_text(encoding="utf-8"))
+    (application,) = ServeDeploySchema.model_validate(content).applications
+    module, _, name = application.import_path.partition(":")
+    assert (module, getattr(ray_serve, name)) == (ray_serve.__name__, ray_serve.build)
+    ray_serve.build(application.args)
+
+
+@needs_ray
+def test_replicas_of_one_machine_take_ports_one_after_the_other() -> None:
+    from service.ray_serve import bind_first
+
+    with bind_first("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with bind_first("127.0.0.1", port) as second:
+            assert port < second.getsockname()[1] < port + 100
+
+
 def can_isolate() -> bool:
     return subprocess.run([str(LOOPBACK), "true"], capture_output=True, check=False).returncode == 0
 
 
 @needs_ray
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not can_isolate(), reason="no network of its own can be made here")
 def test_what_make_ray_check_sees_is_as_it_should_be() -> None:
     command = [str(LOOPBACK), sys.executable, "-m", "deploy.check_ray"]
