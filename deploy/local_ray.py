@@ -31,9 +31,7 @@ Answer = tuple[int, dict[str, str], bytes]  # status, headers, body
 def cluster() -> Iterator[int]:
     """A Ray cluster in processes of its own, and the port of its proxy."""
     if has_network():
-        raise SystemExit(
-            "Ray listens on every address: run this by deploy/loopback.sh, which leaves 127.0.0.1."
-        )
+        raise SystemExit("Ray listens on every address: run this by deploy/loopback.sh, which leaves 127.0.0.1.")
     with tempfile.TemporaryDirectory(prefix="ray") as directory:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # else Ray writes one into the home directory
         ray.init(

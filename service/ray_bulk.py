@@ -19,7 +19,7 @@ import ray.data
 
 from service.bulk.parquet import ADDED, Answered, ParquetFormat, Row, answered_table
 from service.bulk.pipeline import answered
-from service.errors import InvalidFieldError, ServiceError, StartError
+from service.errors import InvalidFieldError, ServiceError
 from service.generate import load_engine
 from service.http.models import ServedModel
 from service.http.schemas import GenerateRequest
@@ -46,7 +46,7 @@ class Engine:
                 if item.error is not None:
                     raise item.error
                 records.append(item.work(item.outcomes))
-            except ServiceError as error:
+            except Exception as error:
                 records.append(form.refuse(item.record, 0, error))
         return answered_table(records)
 
@@ -61,12 +61,15 @@ def generate(
     batch_rows: int = BATCH_ROWS,
 ) -> Any:
     """A dataset with the answers; each actor reserves as many CPUs as its engine has threads."""
+    if not isinstance(options, dict):
+        raise InvalidFieldError("options is a JSON object, as in '{\"beam_size\": 4}'.")
     request = validate(GenerateRequest, {**options, "inputs": "-"})
     if request.temperature is not None:
         raise InvalidFieldError("temperature: samples are drawn by a row's number, and rows of Ray Data have none.")
-    names = dataset.schema().names
+    schema = dataset.schema()  # None: there is not a single row
+    names = [] if schema is None else schema.names
     if field not in names:
-        raise InvalidFieldError(f"there is no column {field!r}; --field takes one of {', '.join(names)}.")
+        raise InvalidFieldError(f"there is no column {field!r}; there are {', '.join(names) or 'none'}.")
     if taken := [name for name in ADDED if name in names]:
         raise InvalidFieldError(f"the input has a column {taken[0]!r}, which the output adds; rename it.")
     return dataset.repartition(target_num_rows_per_block=batch_rows).map_batches(
@@ -96,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         read = getattr(ray.data, READERS.get(Path(given.input[0]).suffix, "read_parquet"))
         named = {"field": given.field, "actors": given.actors, "batch_rows": given.batch_rows}
         dataset = generate(read(given.input), settings, given.options, **named)
-    except (SettingsError, ServiceError, StartError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (SettingsError, ServiceError, FileNotFoundError) as error:
+        print(f"ray_bulk: {error}", file=sys.stderr)
         return 2
     reserved, there = given.actors * given.threads, ray.cluster_resources().get("CPU", 0)
     if reserved >= there:

@@ -33,7 +33,7 @@ from service.http.app import create_app
 from service.http.connection import ConnectionLimits, protocol_class
 from service.http.responses import JSONLine, error_content
 from service.http.server import bind
-from service.settings import Settings, SettingsError, read_settings
+from service.settings import Settings, SettingsError, read_settings, variable
 
 OF_ONE_REPLICA = ("/metrics", "/v1/reload")  # not through Ray's proxy, which asks any of them
 PORTS = 100  # tried from --port on: replicas of one machine each take one
@@ -61,16 +61,24 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
 
 def replica_settings(given: Mapping[str, str]) -> Settings:
     """Where they are not given: one thread, any free port, and a queue as short as the largest request allows."""
-    others = {"threads": "1", "port": "0"}
-    settings = read_settings({**others, **given}, os.environ)
-    if "max_queue_requests" not in given and "ATTENDANT_MAX_QUEUE_REQUESTS" not in os.environ:
-        others["max_queue_requests"] = str(max(rows(settings), settings.max_inputs))
-    return read_settings({**others, **given}, os.environ)
+    named = dict(given)
+    _default(named, "threads", 1)
+    _default(named, "port", 0)
+    settings = read_settings(named, os.environ)
+    if not settings.threads:
+        raise SettingsError(["threads takes 1 or more here, not 0: Ray reserves as many CPUs for a replica."], 2)
+    _default(named, "max_queue_requests", max(rows(settings), settings.max_inputs))
+    return read_settings(named, os.environ)
+
+
+def _default(named: dict[str, str], name: str, value: int) -> None:
+    if variable(name) not in os.environ:
+        named.setdefault(name, str(value))
 
 
 def rows(settings: Settings) -> int:
     """The most hypotheses that a replica decodes at once."""
-    lanes = min(settings.lanes or MAX_LANES, max(1, settings.threads))
+    lanes = min(settings.lanes or MAX_LANES, settings.threads)
     return lanes * (settings.max_rows or MAX_ROWS)
 
 

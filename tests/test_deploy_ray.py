@@ -6,12 +6,14 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from service.settings import SettingsError
+from service.errors import InvalidFieldError
+from service.settings import Settings, SettingsError
 from tests.test_house import files, imports
 
 ROOT = Path(__file__).parent.parent
@@ -57,6 +59,34 @@ def test_a_request_of_the_most_inputs_fits_in_a_replica_s_queue() -> None:
 
 
 @needs_ray
+def test_an_argument_wins_over_the_environment_and_that_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENDANT_THREADS", "2")
+    assert deployment().ray_actor_options["num_cpus"] == 2
+    assert deployment(threads=3).ray_actor_options["num_cpus"] == 3
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("options", "field", "sentence"),
+    [
+        ({"beam": 4}, "text", "beam"),
+        ({"temperature": 1.0}, "text", "samples are drawn by a row's number"),
+        ({}, "source", "there is no column 'source'; there are id, text"),
+        ([], "text", "options is a JSON object"),
+    ],
+)
+def test_a_bad_option_of_a_bulk_run_is_a_sentence(options: Any, field: str, sentence: str) -> None:
+    from service import ray_bulk
+
+    class Dataset:
+        def schema(self) -> Any:
+            return SimpleNamespace(names=["id", "text"])
+
+    with pytest.raises(InvalidFieldError, match=sentence):
+        ray_bulk.generate(Dataset(), Settings(threads=1), options, field=field)
+
+
+@needs_ray
 def test_replicas_are_added_only_where_more_are_allowed() -> None:
     assert (deployment(replicas=2).num_replicas, deployment(replicas=2)._deployment_config.autoscaling_config) == (
         2,
@@ -73,6 +103,7 @@ def test_replicas_are_added_only_where_more_are_allowed() -> None:
         ({"replica": 2}, "replica is no setting"),
         ({"replicas": "two"}, "replicas takes a whole number, not 'two'"),
         ({"threads": -1}, "--threads takes"),
+        ({"threads": 0}, "threads takes 1 or more"),
     ],
 )
 def test_a_bad_argument_is_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
