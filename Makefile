@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import mach
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check
+.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -103,6 +103,14 @@ deploy-check: ## Prometheus' and Compose's own checks of the configuration, and 
 kube-check: .venv/all ## the Kubernetes manifests by their schemas, the proxies in front of two servers (installs nginx)
 	deploy/need.sh nginx nginx-light
 	$(BIN)/python -m deploy.check_kubernetes
+
+.venv/ray: .venv/all
+	@deploy/pip_install.sh .venv '.[ray]' 'Ray (0.4 GB)'
+	@touch $@
+
+ray-check: .venv/ray ## replicas on Ray Serve, one of them killed, and Ray Data, on a cluster of this machine; two minutes
+	deploy/need.sh ip iproute2
+	deploy/loopback.sh $(BIN)/python -m deploy.check_ray
 
 cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
 	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))

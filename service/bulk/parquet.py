@@ -39,6 +39,17 @@ class Row:
     index: int
 
 
+Answered = tuple[Row, Any, str | None]  # with its hypotheses, or why there are none
+
+
+def answered_table(records: Sequence[Answered]) -> Any:
+    """The rows of the input in their order, with the columns that are added."""
+    table = pyarrow.Table.from_batches([row.batch.slice(row.index, 1) for row, _, _ in records])
+    for place, (name, kind) in enumerate(ADDED.items(), start=1):
+        table = table.append_column(name, pyarrow.array([record[place] for record in records], kind))
+    return table.combine_chunks()
+
+
 class ParquetSource:
     def __init__(self, path: Path, field: str) -> None:
         self._file = pyarrow.parquet.ParquetFile(path)
@@ -74,9 +85,9 @@ class ParquetWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writer: Any = None
-        self._rows: list[tuple[Row, Any, str | None]] = []
+        self._rows: list[Answered] = []
 
-    def add(self, record: tuple[Row, Any, str | None]) -> None:
+    def add(self, record: Answered) -> None:
         self._rows.append(record)
         if len(self._rows) == ROWS:
             self._flush()
@@ -89,13 +100,10 @@ class ParquetWriter:
     def _flush(self) -> None:
         if not self._rows:
             return
-        table = pyarrow.Table.from_batches([row.batch.slice(row.index, 1) for row, _, _ in self._rows])
-        for place, (name, kind) in enumerate(ADDED.items(), start=1):
-            values = pyarrow.array([record[place] for record in self._rows], kind)
-            table = table.append_column(name, values)
+        table = answered_table(self._rows)
         if self._writer is None:
             self._writer = pyarrow.parquet.ParquetWriter(self._path, table.schema)
-        self._writer.write_table(table.combine_chunks(), row_group_size=ROWS)
+        self._writer.write_table(table, row_group_size=ROWS)
         self._rows = []
 
 
@@ -117,7 +125,7 @@ class ParquetFormat:
         if text is None:
             raise InvalidFieldError(f"has null in its column {self._field!r}; give a text.")
 
-        def finish(outcomes: Sequence[Outcome]) -> tuple[Row, Any, None]:
+        def finish(outcomes: Sequence[Outcome]) -> Answered:
             decode = self._served.engine.target_tokenizer.decode
             found = [
                 {"text": decode(each.ids), "score": each.score, "finish_reason": each.finish_reason}
@@ -127,7 +135,7 @@ class ParquetFormat:
 
         return [plan_text(self._request, self._served, text, place)], finish
 
-    def refuse(self, raw: Row, place: int, error: Exception) -> tuple[Row, None, str]:  # noqa: ARG002
+    def refuse(self, raw: Row, place: int, error: Exception) -> Answered:  # noqa: ARG002
         return raw, None, complaint(error)
 
     def shown(self, raw: Row) -> str | None:
