@@ -4,6 +4,7 @@ import { field, fill, h, select, svg } from "./dom.js";
 import { explain, session } from "./generate.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
+import { nameOf } from "./text.js";
 
 const GAP = 10;
 const HEIGHT = 190;
@@ -46,8 +47,8 @@ function row(tokens) {
   let x = 0;
   const middles = [];
   const boxes = tokens.map((token) => {
-    const size = Math.max(20, context.measureText(token.text).width + 14);
-    const box = { text: token.text, isMark: token.start === null, x, size };
+    const size = Math.max(20, context.measureText(nameOf(token)).width + 14);
+    const box = { text: nameOf(token), isMark: token.start === null, x, size };
     middles.push(x + size / 2);
     x += size + GAP;
     return box;

@@ -5,7 +5,7 @@ import { explain, session } from "./generate.js";
 import { draw, layout, paint, weights } from "./heatmap.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
-import { tokenText } from "./text.js";
+import { nameOf, tokenText } from "./text.js";
 
 const KINDS = ["cross", "encoder", "decoder"];
 
@@ -41,8 +41,8 @@ function makeView(explained, found) {
   const canvas = h("canvas", { class: "map", tabIndex: 0, role: "img", "aria-label": t("mapLabel") });
   const readout = h("p", { class: "detail", role: "status" }, t("hoverHint"));
   const view = { canvas, readout, w, rows, columns, layer, head, value, lit: { row: null, column: null } };
-  const rowNames = rows.map((token) => token.text);
-  const columnNames = columns.map((token) => token.text);
+  const rowNames = rows.map(nameOf);
+  const columnNames = columns.map(nameOf);
   let place = null;
   view.redraw = (lit, panel = null) => {
     if (panel) place = layout(rowNames, columnNames, Math.min(panel.clientWidth, 720));
@@ -61,13 +61,13 @@ function makeView(explained, found) {
 
 function describe({ lit: { row, column }, rows, columns, value }) {
   if (row === null && column === null) return t("hoverHint");
-  if (row !== null && column !== null) return t("looks", { row: rows[row].text, column: columns[column].text, p: percent(value(row, column)) });
+  if (row !== null && column !== null) return t("looks", { row: nameOf(rows[row]), column: nameOf(columns[column]), p: percent(value(row, column)) });
   const isRow = row !== null;
   const items = isRow
-    ? columns.map((token, i) => [token.text, value(row, i)])
-    : rows.map((token, i) => [token.text, value(i, column)]);
+    ? columns.map((token, i) => [nameOf(token), value(row, i)])
+    : rows.map((token, i) => [nameOf(token), value(i, column)]);
   const best = items.sort((a, b) => b[1] - a[1]).slice(0, 3).map(([text, p]) => `${text} ${percent(p)}`).join(", ");
-  return `${isRow ? rows[row].text : columns[column].text} ${isRow ? "→" : "←"} ${best}`;
+  return `${nameOf(isRow ? rows[row] : columns[column])} ${isRow ? "→" : "←"} ${best}`;
 }
 
 /** The pointer and the arrow keys on the map. */

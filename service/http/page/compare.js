@@ -6,9 +6,9 @@ import { options, where } from "./generate.js";
 import { draw, layout, weights } from "./heatmap.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
-import { explainedText } from "./text.js";
+import { explainedText, nameOf } from "./text.js";
 
-export async function compare(panel) {
+export function compare(panel) {
   const sides = [h("div", { class: "column" }), h("div", { class: "column" })];
   const run = () => Promise.all([show(sides[0], state.source, state.given), show(sides[1], state.source2 || state.source, state.given2)]);
   const text = (key, label) => h("label", { class: "field wide" }, h("span", { class: "label" }, label), h("input", {
@@ -21,7 +21,7 @@ export async function compare(panel) {
     h("div", { class: "actions" }, h("button", { class: "primary", type: "submit" }, t("compare"))),
   );
   fill(panel, h("p", { class: "faint" }, t("compareIntro")), form, h("div", { class: "pair" }, sides));
-  if (state.source && (state.source2 || state.given || state.given2)) await run();
+  if (state.source && (state.source2 || state.given || state.given2)) run();
 }
 
 export function compareBody(source, target) {
@@ -48,8 +48,8 @@ async function show(column, source, target) {
 
 function map(canvas, explained, width) {
   const w = weights(explained.attention[0]);
-  const rows = explained.target.tokens.map((token) => token.text);
-  const columns = explained.source.tokens.map((token) => token.text);
+  const rows = explained.target.tokens.map(nameOf);
+  const columns = explained.source.tokens.map(nameOf);
   const value = (row, column) => w.at(0, 0, row, column);
   draw(canvas, layout(rows, columns, Math.min(width, 520)), rows, columns, value, { row: null, column: null });
 }

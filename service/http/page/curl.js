@@ -6,6 +6,7 @@ import { explainBody, generateBody } from "./generate.js";
 import { t } from "./i18n.js";
 import { nextBody } from "./nexttoken.js";
 import { state } from "./state.js";
+import { treeBody } from "./tree.js";
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
@@ -18,7 +19,8 @@ function command(path, body) {
 export function commands() {
   const found = [command("/v1/generate", generateBody())];
   if (state.tab === "next") found.push(command("/v1/next-token", nextBody()));
-  if (["attention", "alignment", "beam"].includes(state.tab)) found.push(command("/v1/explain", explainBody({ attention: [state.kind] })));
+  if (["attention", "alignment"].includes(state.tab)) found.push(command("/v1/explain", explainBody({ attention: [state.kind] })));
+  if (state.tab === "beam") found.push(command("/v1/explain", treeBody()));
   if (state.tab === "model") found.push(command("/v1/info", null), command("/metrics", null));
   return found;
 }

@@ -7,7 +7,7 @@ import { state, update } from "./state.js";
 import { explainedText, plainText, tint } from "./text.js";
 
 let running = null; // aborts the request under way
-export const session = { answer: null, explained: null, kinds: new Map(), info: null };
+export const session = { answer: null, explained: null, kinds: new Map(), info: null, tree: null, failure: null };
 
 /** The options of the search, as the service takes them. */
 export function options() {
@@ -44,6 +44,8 @@ export async function generate(done) {
   stop();
   const control = (running = new AbortController());
   Object.assign(session, { answer: null, explained: null });
+  session.tree = null;
+  session.failure = null;
   session.kinds.clear();
   showError(null);
   if (!state.source) {
@@ -56,7 +58,7 @@ export async function generate(done) {
   try {
     await streamed(control.signal);
     drawResult(done);
-    await explain(control.signal);
+    await explainOutput(control.signal);
     drawResult(done);
   } catch (error) {
     if (error.name !== "AbortError") showError(error);
@@ -66,6 +68,16 @@ export async function generate(done) {
       find("#go").textContent = t("generate");
       done();
     }
+  }
+}
+
+/** Without it the output lacks entropies and alternatives, and says why. */
+async function explainOutput(signal) {
+  try {
+    await explain(signal);
+  } catch (error) {
+    if (!(error instanceof Failure) || error.status === 0) throw error;
+    session.failure = error.message;
   }
 }
 
@@ -109,12 +121,7 @@ export async function explain(signal = null) {
     const more = { attention: [state.kind], encoding: "uint8" };
     if (!fits) more.layers = [layer];
     if (state.align) more.alignment_method = state.align;
-    try {
-      session.kinds.set(name, await request("/v1/explain", explainBody(more), signal));
-    } catch (error) {
-      if (error instanceof Failure && error.status === 404) session.explainOff = error.message;
-      throw error;
-    }
+    session.kinds.set(name, await request("/v1/explain", explainBody(more), signal));
   }
   session.explained = session.kinds.get(name);
   if (session.explained.tree) session.tree = session.explained.tree;
@@ -128,7 +135,7 @@ export function drawResult(done) {
   const found = answer.outputs[0].hypotheses;
   const chosen = state.target ? found.findIndex((each) => same(each.tokens, state.target)) : 0;
   const shown = found[Math.max(0, chosen)];
-  const detail = h("p", { class: "detail", role: "status" }, t("legend"));
+  const detail = h("p", { class: "detail", role: "status" }, session.failure ?? t("legend"));
   const text = explained ? explainedText(explained, detail) : plainText(shown, detail);
   const { timing, usage } = answer;
   const times = { queue: number(timing.queue_ms, 1), encode: number(timing.encode_ms, 1), decode: number(timing.decode_ms, 1), first: number(answer.first, 0), all: number(answer.all, 0) };

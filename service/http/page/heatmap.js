@@ -2,7 +2,7 @@
 
 import { css } from "./dom.js";
 
-const LARGEST_CELL = 34;
+const LARGEST_CELL = 38;
 const SMALLEST_CELL = 7;
 const MOST_LABEL = 90; // pixels
 const FONT = "12px ui-monospace, 'Cascadia Mono', 'DejaVu Sans Mono', Menlo, Consolas, 'Noto Sans Mono CJK SC', monospace";
@@ -95,10 +95,11 @@ function labels(context, { left, top, cell, isTurned }, rowNames, columnNames, l
     const x = left + (column + 0.5) * cell;
     context.save();
     context.translate(x, top - 6);
-    if (isTurned) context.rotate(-Math.PI / 2);
-    context.textAlign = isTurned ? "left" : "center";
-    if (!isTurned) context.textBaseline = "alphabetic";
-    context.fillText(shorten(context, name, MOST_LABEL), 0, isTurned ? 0 : 0);
+    const turns = isTurned && context.measureText(name).width > cell - 4;
+    if (turns) context.rotate(-Math.PI / 2);
+    context.textAlign = turns ? "left" : "center";
+    if (!turns) context.textBaseline = "alphabetic";
+    context.fillText(shorten(context, name, MOST_LABEL), 0, 0);
     context.restore();
   });
 }

@@ -6,27 +6,34 @@ import { attention } from "./attention.js";
 import { compare } from "./compare.js";
 import { copyText, showCurl } from "./curl.js";
 import { field, fill, find, h, select } from "./dom.js";
-import { drawResult, explain, generate, session, showError, stop } from "./generate.js";
+import { drawResult, generate, session, showError, stop } from "./generate.js";
 import { LANGUAGES, language, t, translate } from "./i18n.js";
 import { model } from "./model.js";
 import { nextToken } from "./nexttoken.js";
 import { saveHtml, savePng } from "./save.js";
 import { onChange, readLink, state, update } from "./state.js";
+import { setSpecial } from "./text.js";
 import { tree } from "./tree.js";
 
 const PARTS = { next: nextToken, attention, alignment, beam: tree, compare, model };
 const RUNS = ["mode", "beam", "count", "penalty", "temperature", "topp", "seed", "model", "from", "to"];
 let examples = [];
+let turns = 0;
 
 async function drawPart() {
   const panel = find("#panel");
   const tab = state.tab in PARTS ? state.tab : "next";
   panel.setAttribute("aria-labelledby", `tab-${tab}`);
+  const place = h("div", {});
+  const turn = (turns += 1);
+  panel.append(place);
   try {
-    await PARTS[tab](panel);
+    await PARTS[tab](place);
   } catch (error) {
-    if (error.name !== "AbortError") fill(panel, h("p", { class: "error", role: "alert" }, error instanceof Failure ? error.message : String(error)));
+    fill(place, h("p", { class: "error", role: "alert" }, error instanceof Failure ? error.message : String(error)));
   }
+  if (turn === turns) fill(panel, place);
+  else place.remove(); // another part was opened meanwhile
 }
 
 function drawTabs() {
@@ -87,7 +94,7 @@ function drawShell() {
 
 const isDark = () => (state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
 
-const fresh = { target: null, walk: [], step: null };
+const fresh = { target: null, walk: [], done: 0, step: null };
 
 function ask(text) {
   find("#source").value = text;
@@ -102,19 +109,20 @@ async function changed(keys) {
   if (has("source")) find("#source").value = state.source;
   if (has("model")) await connect();
   if (RUNS.some((key) => keys.has(key)) && session.answer && !(keys.size === 1 && has("seed"))) {
-    Object.assign(state, { target: null, step: null });
+    update({ target: null, step: null });
     generate(drawPart);
   } else if (has("lang")) {
     drawResult(drawPart);
     drawPart();
-  } else if (has("tab", "walk", "kind", "layer", "head", "align", "theme")) drawPart();
+  } else if (has("tab", "walk", "done", "kind", "layer", "head", "align", "theme")) drawPart();
 }
 
 async function connect() {
   const query = state.model ? `?model=${encodeURIComponent(state.model)}` : "";
   session.info = await request(`/v1/info${query}`);
   session.models = (await request("/v1/models")).data;
-  examples = session.info.examples ?? [];
+  examples = session.info.examples;
+  setSpecial(session.info.bundle.special_ids);
   find("#model-name").textContent = `${session.info.model} · ${session.info.precision} · ${session.info.provider}`;
   find("#model-name").hidden = false;
 }
@@ -125,14 +133,8 @@ async function start() {
     await connect();
     find("#key-form").hidden = true;
     drawShell();
-    const { target } = state;
     if (state.source) await generate(drawPart);
     else await drawPart();
-    if (target && session.answer) {
-      update({ target });
-      await explain();
-      drawResult(drawPart);
-    }
   } catch (error) {
     showError(error);
   }

@@ -5,9 +5,11 @@ import { field, fill, h, number, percent } from "./dom.js";
 import { session, where } from "./generate.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
+import { nameOf } from "./text.js";
 
 const WHOLE = 5000; // vocabularies up to this many tokens are asked for whole
 const MOST_BARS = 16;
+let hasMoved = false; // by a choice here: the focus goes on with it
 let known = { name: "", answer: null };
 
 export function nextBody() {
@@ -38,7 +40,7 @@ export async function nextToken(panel) {
   if (!state.source) return fill(panel, h("p", { class: "faint" }, t("needSource")));
   const body = nextBody();
   const name = JSON.stringify(body);
-  const isEnded = state.walk.at(-1) === endToken.token && endToken.token !== null;
+  const isEnded = state.done === 1;
   if (known.name !== name && !isEnded) known = { name, answer: await request("/v1/next-token", body) };
   if (JSON.stringify(nextBody()) !== name) return null; // the state moved on meanwhile
   const bars = h("div", { class: "bars" });
@@ -49,10 +51,10 @@ export async function nextToken(panel) {
     isEnded ? h("p", { class: "done" }, t("ended")) : [bars, note], buttons(isEnded),
   );
   if (!isEnded) redraw();
+  if (hasMoved) (bars.querySelector("button") ?? panel.querySelector(".actions button:enabled"))?.focus();
+  hasMoved = false;
   return null;
 }
-
-const endToken = { token: null };
 
 function path() {
   const crumbs = [h("button", { type: "button", class: "crumb", on: { click: () => go([]) } }, t("startHere"))];
@@ -60,6 +62,7 @@ function path() {
     const back = () => go(state.walk.slice(0, i + 1));
     crumbs.push(h("button", { type: "button", class: "crumb", on: { click: back } }, h("bdi", {}, shownAs.get(token) ?? token)));
   });
+  if (state.done) crumbs.push(h("span", { class: "crumb" }, t("endName")));
   return h("p", { class: "path" }, h("span", { class: "label" }, t("soFar")), crumbs);
 }
 
@@ -92,7 +95,7 @@ function drawBars(bars, note) {
     if (i === count) rows.push(cutLine(count, tokens.length));
     rows.push(bar(tokens[i], probabilities[i], probabilities[i] / most, i < count));
   }
-  if (count === shown || count > shown) rows.push(count === shown ? cutLine(count, tokens.length) : null);
+  if (count === shown) rows.push(cutLine(count, tokens.length));
   if (tokens.length > shown) {
     const rest = probabilities.slice(shown).reduce((a, b) => a + b, 0);
     rows.push(h("p", { class: "faint small more" }, t("more", { n: tokens.length - shown, p: percent(rest) })));
@@ -112,16 +115,17 @@ function bar(token, probability, share, isKept) {
   shownAs.set(token.token, token.text);
   return h("button", {
     type: "button", class: isKept ? "bar" : "bar out", vars: { "--share": share.toFixed(4) }, on: { click: () => take(token) },
-  }, h("bdi", { class: "name" }, token.text || " "), h("span", { class: "track" }, h("span", { class: "fill" })), h("span", { class: "value" }, percent(probability)));
+  }, h("bdi", { class: "name" }, nameOf(token) || " "), h("span", { class: "track" }, h("span", { class: "fill" })), h("span", { class: "value" }, percent(probability)));
 }
 
 function take(token) {
-  if (token.id === session.info?.bundle.special_ids.eos) endToken.token = token.token;
-  go([...state.walk, token.token]);
+  if (token.id === session.info?.bundle.special_ids.eos) go(state.walk, 1);
+  else go([...state.walk, token.token]);
 }
 
-async function go(walk) {
-  update({ walk }, false);
+function go(walk, done = 0) {
+  hasMoved = true;
+  update({ walk, done }, false);
 }
 
 function buttons(isEnded) {
@@ -129,7 +133,7 @@ function buttons(isEnded) {
   return h(
     "div", { class: "actions" },
     act("takeBest", () => take(known.answer.tokens[0]), isEnded), act("draw", () => take(drawn()), isEnded),
-    act("back", () => go(state.walk.slice(0, -1)), !state.walk.length), act("restart", () => go([]), !state.walk.length),
+    act("back", () => go(isEnded ? state.walk : state.walk.slice(0, -1)), !state.walk.length && !isEnded), act("restart", () => go([]), !state.walk.length),
   );
 }
 

@@ -5,7 +5,7 @@ export const DEFAULTS = {
   model: null, from: null, to: null, // the model and its languages
   target: null, // tokens of the hypothesis that is explained; null: the first
   tab: "next",
-  walk: [], t: 1, p: 0.9, // next token: tokens so far, and the sliders
+  walk: [], done: 0, t: 1, p: 0.9, // next token: tokens so far, and the sliders
   kind: "cross", layer: 0, head: -1, // attention; head -1 is the mean
   align: null, step: null,
   source2: "", given: "", given2: "", // the comparison

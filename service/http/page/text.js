@@ -3,6 +3,17 @@
 import { h, number, percent } from "./dom.js";
 import { t } from "./i18n.js";
 
+let special = {}; // ids by their names
+
+export const setSpecial = (ids) => { special = ids; };
+
+/** What is written for a token: those that stand for no text have short names. */
+export function nameOf(token) {
+  if (token.id !== undefined && token.id === special.eos) return t("endName");
+  if (token.id !== undefined && token.id === special.bos) return t("startName");
+  return token.text;
+}
+
 const MOST_ENTROPY = 3; // nats: the line is as long as the token from there on
 
 /** Pieces of a text: [token index or null, what is shown]. Tokens that share a place are shown by their bytes. */
@@ -12,7 +23,7 @@ export function pieces({ text, tokens }) {
   let at = 0;
   tokens.forEach((token, i) => {
     if (token.start === null) {
-      found.push([i, token.text, true]);
+      found.push([i, nameOf(token), true]);
       return;
     }
     const shares = [tokens[i - 1], tokens[i + 1]].some((other) => other && other.start === token.start && other.end === token.end);
@@ -47,8 +58,8 @@ export function explainedText(explained, detail) {
     tint(span, Math.exp(step.logprob), step.entropy);
     const others = step.alternatives.filter((other) => other.id !== step.id);
     const words = t("tokenDetail", {
-      token: step.text, p: percent(Math.exp(step.logprob)), h: number(step.entropy),
-      others: others.map((other) => `${other.text} ${percent(Math.exp(other.logprob))}`).join(", ") || "–",
+      token: nameOf(step), p: percent(Math.exp(step.logprob)), h: number(step.entropy),
+      others: others.map((other) => `${nameOf(other)} ${percent(Math.exp(other.logprob))}`).join(", ") || "–",
     });
     describe(span, words, detail);
   }, "tokens large");

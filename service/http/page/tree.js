@@ -1,9 +1,11 @@
 // The search as a tree: a column for each step, its candidates best first.
 
 import { fill, h, number, svg } from "./dom.js";
-import { explain, session } from "./generate.js";
+import { request } from "./api.js";
+import { options, session } from "./generate.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
+import { nameOf } from "./text.js";
 
 const COLUMN = 92;
 const ROW = 34;
@@ -14,7 +16,7 @@ export async function tree(panel) {
   stopPlaying();
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("needSource")));
   if (state.mode === "sample") return fill(panel, h("p", { class: "faint" }, t("noTree")));
-  await explain();
+  session.tree ??= (await request("/v1/explain", treeBody())).tree;
   const steps = session.tree ?? [];
   const detail = h("p", { class: "detail", role: "status" }, " ");
   const picture = draw(steps, detail);
@@ -23,6 +25,8 @@ export async function tree(panel) {
   showUpTo(picture, upTo(steps.length));
   return null;
 }
+
+export const treeBody = () => ({ source: state.source, ...options(), attention: [], alternatives: 0 });
 
 const upTo = (count) => Math.min(state.step ?? count, count);
 
@@ -103,14 +107,14 @@ function draw(steps, detail) {
 function box(node, at, kind, step, detail) {
   const describe = () => {
     const words = { kept: "treeLegend", pruned: "treePruned", finished: "treeFinished" };
-    detail.textContent = t("nodeDetail", { token: node.text, state: t(words[node.state]), logprob: number(node.logprob, 3), sum: number(node.sum, 3), score: number(node.score, 3) });
+    detail.textContent = t("nodeDetail", { token: nameOf(node), state: t(words[node.state]), logprob: number(node.logprob, 3), sum: number(node.sum, 3), score: number(node.score, 3) });
   };
-  const shown = Array.from(node.token === "<end of text>" || node.state === "finished" ? "■ " + number(node.score, 2) : node.text);
+  const shown = Array.from(node.state === "finished" ? `■ ${number(node.score)}` : nameOf(node));
   const text = shown.length > 7 ? `${shown.slice(0, 6).join("")}…` : shown.join("");
   return svg(
     "g", { class: `node ${kind}`, tabindex: 0, "data-step": step, on: { mouseenter: describe, focus: describe } },
     svg("rect", { x: at.x, y: at.y + 6, width: BOX.width, height: BOX.height, rx: 5 }),
-    svg("text", { x: at.x + BOX.width / 2, y: at.y + 23, "text-anchor": "middle" }, text), svg("title", {}, node.text),
+    svg("text", { x: at.x + BOX.width / 2, y: at.y + 23, "text-anchor": "middle" }, text), svg("title", {}, nameOf(node)),
   );
 }
 
