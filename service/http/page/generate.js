@@ -94,7 +94,8 @@ async function streamed(signal) {
   const text = h("p", { class: "tokens large streaming", dir: "auto" });
   fill(find("#result"), text);
   let first = null;
-  for await (const [name, data] of stream("/v1/generate", generateBody(), signal)) {
+  const events = state.mode === "sample" && hypotheses() > 1 ? whole(signal) : stream("/v1/generate", generateBody(), signal);
+  for await (const [name, data] of events) {
     if (name === "token") {
       first ??= performance.now() - began;
       const token = h("span", { class: "token" }, data.text);
@@ -104,6 +105,11 @@ async function streamed(signal) {
       session.answer = { ...data, first: first ?? performance.now() - began, all: performance.now() - began };
     }
   }
+}
+
+/** Several samples are not streamed. */
+async function* whole(signal) {
+  yield ["done", await request("/v1/generate", generateBody(), signal)];
 }
 
 /** What one kind of attention needs is asked for once; a long text's layers one at a time. */
