@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -319,6 +321,23 @@ def test_the_curl_command_is_the_request(page: Page) -> None:
     assert '"beam_size":4' in command
 
 
+def test_a_view_is_saved_as_one_html_file_and_as_a_picture(page: Page, tmp_path: Path) -> None:
+    where = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    page.open(source="tea", tab="attention")
+    explained(page)
+    page.one("canvas.map")
+    page.click("#save-html")
+    page.click("#save-png")
+    html, png = tmp_path / "attendant-attention.html", tmp_path / "attendant-attention.png"
+    page.until(lambda: html.exists() and png.exists() and png.stat().st_size > 0)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    saved = html.read_text(encoding="utf-8")
+    assert "IY1" in saved
+    assert "<script" not in saved
+    assert not re.findall(r'(?:src|href)="(?!data:)', saved)
+
+
 def test_tabs_are_moved_through_with_arrow_keys(page: Page) -> None:
     page.open()
     page.one("#tab-next").send_keys("\ue014")
@@ -377,7 +396,7 @@ def test_a_map_of_500_tokens_is_drawn_with_cells_that_can_be_seen(page: Page) ->
     page.open()
     code = (
         "((names) => { const canvas = document.createElement('canvas'); const place = m.layout(names, names, 700);"
-        "m.draw(canvas, place, names, names, (i, j) => (i === j ? 1 : 0), { row: 3, column: null });"
+        "m.draw(canvas, place, names, names, m.bitmap(500, 500, (i, j) => (i === j ? 1 : 0)), { row: 3, column: null });"
         "const y = place.top + place.cell * 499 + 3; const row = canvas.getContext('2d').getImageData(0, y, place.width, 1);"
         "const at = (j) => row.data[4 * (place.left + place.cell * j + 3)];"
         "return [place.cell, at(499) !== at(10)]; })"
@@ -400,7 +419,9 @@ def test_the_key_is_typed_once_and_kept_nowhere(driver: Any) -> None:
         page.until(lambda: not page.one("#key-form").is_displayed())
         page.type("tea")
         explained(page)
-        kept = page.run("return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
+        kept = page.run(
+            "return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+        )
         assert "the-key" not in kept
         page.log()  # Chromium logs the status 401
 

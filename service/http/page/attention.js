@@ -2,7 +2,7 @@
 
 import { field, fill, h, percent, select } from "./dom.js";
 import { explain, session } from "./generate.js";
-import { draw, layout, paint, weights } from "./heatmap.js";
+import { bitmap, draw, layout, paint, weights } from "./heatmap.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
 import { nameOf, tokenText } from "./text.js";
@@ -43,11 +43,12 @@ function makeView(explained, found) {
   const view = { canvas, readout, w, rows, columns, layer, head, value, lit: { row: null, column: null } };
   const rowNames = rows.map(nameOf);
   const columnNames = columns.map(nameOf);
+  const cells = bitmap(rows.length, columns.length, value);
   let place = null;
   view.redraw = (lit, panel = null) => {
     if (panel) place = layout(rowNames, columnNames, Math.min(panel.clientWidth, 720));
     view.lit = lit;
-    draw(canvas, place, rowNames, columnNames, value, lit);
+    draw(canvas, place, rowNames, columnNames, cells, lit);
   };
   view.light = (lit) => {
     view.redraw(lit);
@@ -66,7 +67,7 @@ function describe({ lit: { row, column }, rows, columns, value }) {
   const items = isRow
     ? columns.map((token, i) => [nameOf(token), value(row, i)])
     : rows.map((token, i) => [nameOf(token), value(i, column)]);
-  const best = items.sort((a, b) => b[1] - a[1]).slice(0, 3).map(([text, p]) => `${text} ${percent(p)}`).join(", ");
+  const best = items.filter(([, p]) => p > 0.004).sort((a, b) => b[1] - a[1]).slice(0, 3).map(([text, p]) => `${text} ${percent(p)}`).join(", ");
   return `${nameOf(isRow ? rows[row] : columns[column])} ${isRow ? "→" : "←"} ${best}`;
 }
 
@@ -133,14 +134,14 @@ function lightTexts(view, found) {
 /** Small maps of all heads; a click chooses one. */
 function heads(view, found) {
   const { w, rows, columns } = view;
-  const cell = Math.max(1, Math.min(6, Math.floor(84 / Math.max(rows.length, columns.length))));
+  const cell = Math.max(1, Math.min(12, Math.floor(84 / Math.max(rows.length, columns.length))));
   const ratio = Math.min(1, 84 / Math.max(rows.length, columns.length));
   const maps = [];
   found.layers.forEach((layer, i) => {
     found.heads.forEach((head, k) => {
       const canvas = h("canvas", { width: columns.length * cell, height: rows.length * cell });
       if (ratio < 1) canvas.style.width = `${columns.length * ratio}px`;
-      paint(canvas.getContext("2d"), 0, 0, cell, rows.length, columns.length, (row, column) => w.at(i, k, row, column));
+      paint(canvas.getContext("2d"), 0, 0, cell, bitmap(rows.length, columns.length, (row, column) => w.at(i, k, row, column)));
       const isChosen = layer === found.layers[view.layer] && head === state.head;
       maps.push(h("button", {
         type: "button", class: isChosen ? "small-map chosen" : "small-map", "aria-pressed": String(isChosen), "aria-label": t("headName", { layer, head }),

@@ -3,7 +3,7 @@
 import { Failure, request } from "./api.js";
 import { fill, h, number } from "./dom.js";
 import { options, where } from "./generate.js";
-import { draw, layout, weights } from "./heatmap.js";
+import { bitmap, draw, layout, weights } from "./heatmap.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
 import { explainedText, nameOf } from "./text.js";
@@ -50,6 +50,6 @@ function map(canvas, explained, width) {
   const w = weights(explained.attention[0]);
   const rows = explained.target.tokens.map(nameOf);
   const columns = explained.source.tokens.map(nameOf);
-  const value = (row, column) => w.at(0, 0, row, column);
-  draw(canvas, layout(rows, columns, Math.min(width, 520)), rows, columns, value, { row: null, column: null });
+  const cells = bitmap(rows.length, columns.length, (row, column) => w.at(0, 0, row, column));
+  draw(canvas, layout(rows, columns, Math.min(width, 520)), rows, columns, cells, { row: null, column: null });
 }

@@ -1,6 +1,6 @@
 // A matrix of weights on a canvas, with tokens on both axes.
 
-import { css } from "./dom.js";
+import { css, h } from "./dom.js";
 
 const LARGEST_CELL = 38;
 const SMALLEST_CELL = 7;
@@ -41,8 +41,8 @@ export function layout(rowNames, columnNames, width) {
   return { left, top, cell, isTurned, width: left + cell * columnNames.length + 1, height: top + cell * rowNames.length + 1 };
 }
 
-/** Draw value(row, column) with the labels; `lit` is {row, column}, either of which may be null. */
-export function draw(canvas, place, rowNames, columnNames, value, lit) {
+/** Draw a bitmap of weights with the labels; `lit` is {row, column}, either of which may be null. */
+export function draw(canvas, place, rowNames, columnNames, cells, lit) {
   const { left, top, cell, width, height } = place;
   const ratio = Math.min(window.devicePixelRatio || 1, 2);
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
@@ -54,7 +54,7 @@ export function draw(canvas, place, rowNames, columnNames, value, lit) {
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  paint(context, left, top, cell, rowNames.length, columnNames.length, value);
+  paint(context, left, top, cell, cells);
   labels(context, place, rowNames, columnNames, lit);
   context.strokeStyle = css("--accent");
   context.lineWidth = 2;
@@ -62,35 +62,47 @@ export function draw(canvas, place, rowNames, columnNames, value, lit) {
   if (lit.column !== null) context.strokeRect(left + lit.column * cell, top, cell, cell * rowNames.length);
 }
 
-/** Cells alone, as in the small maps of all heads. */
-export function paint(context, left, top, cell, rows, columns, value) {
-  const gap = cell >= 10 ? 1 : 0;
-  context.fillStyle = css("--map-low");
-  context.fillRect(left, top, columns * cell, rows * cell);
-  context.fillStyle = css("--map-high");
-  for (let row = 0; row < rows; row++) {
-    for (let column = 0; column < columns; column++) {
-      const weight = value(row, column);
-      if (weight <= 0) continue;
-      context.globalAlpha = Math.sqrt(weight); // small weights would not be seen otherwise
-      context.fillRect(left + column * cell, top + row * cell, cell - gap, cell - gap);
+/** A canvas with a pixel for each value(row, column), drawn once and scaled often. */
+export function bitmap(rows, columns, value) {
+  const canvas = h("canvas", { width: columns, height: rows });
+  const image = new ImageData(columns, rows);
+  const colour = parseInt(css("--map-high").slice(1), 16);
+  for (let row = 0, i = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++, i += 4) {
+      const alpha = 255 * Math.sqrt(Math.max(0, value(row, column))); // small weights would not be seen otherwise
+      image.data.set([colour >> 16, (colour >> 8) & 255, colour & 255, alpha], i);
     }
   }
-  context.globalAlpha = 1;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** Cells alone, as in the small maps of all heads. */
+export function paint(context, left, top, cell, cells) {
+  const [width, height] = [cells.width * cell, cells.height * cell];
+  context.fillStyle = css("--map-low");
+  context.fillRect(left, top, width, height);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(cells, left, top, width, height);
+  if (cell < 10) return;
+  context.fillStyle = css("--card");
+  for (let x = 1; x < cells.width; x++) context.fillRect(left + x * cell - 0.5, top, 1, height);
+  for (let y = 1; y < cells.height; y++) context.fillRect(left, top + y * cell - 0.5, width, 1);
 }
 
 function labels(context, { left, top, cell, isTurned }, rowNames, columnNames, lit) {
   context.font = FONT;
   context.textBaseline = "middle";
   const every = Math.max(1, Math.ceil(13 / cell)); // labels that would overlap are left out
+  const isShown = (i, at) => i === at || (i % every === 0 && (at === null || Math.abs(i - at) >= every));
   rowNames.forEach((name, row) => {
-    if (row % every && row !== lit.row) return;
+    if (!isShown(row, lit.row)) return;
     context.fillStyle = row === lit.row ? css("--accent") : css("--ink");
     context.textAlign = "right";
     context.fillText(shorten(context, name, MOST_LABEL), left - 6, top + (row + 0.5) * cell);
   });
   columnNames.forEach((name, column) => {
-    if (column % every && column !== lit.column) return;
+    if (!isShown(column, lit.column)) return;
     context.fillStyle = column === lit.column ? css("--accent") : css("--ink");
     const x = left + (column + 0.5) * cell;
     context.save();

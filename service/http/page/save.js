@@ -5,10 +5,11 @@ import { state } from "./state.js";
 import { t } from "./i18n.js";
 
 const PARTS = ["#output", "#views"];
+const POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"; // of the saved file
 
 /** A copy without controls, its canvases as pictures. */
 function copy() {
-  const box = h("div", { class: "saved" });
+  const box = h("div", { class: "saved", data: { theme: theme() } }, h("p", { class: "given", dir: "auto" }, state.source));
   for (const selector of PARTS) {
     const from = find(selector);
     const part = from.cloneNode(true);
@@ -50,20 +51,28 @@ export async function saveHtml() {
   const page = document.implementation.createHTMLDocument("Attendant");
   page.documentElement.dataset.theme = theme();
   page.documentElement.lang = document.documentElement.lang;
-  page.head.prepend(Object.assign(page.createElement("meta"), { httpEquiv: "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'; img-src data:" }));
-  page.head.prepend(Object.assign(page.createElement("meta"), {}));
-  page.head.firstChild.setAttribute("charset", "utf-8");
-  page.head.append(Object.assign(page.createElement("style"), { textContent: await styles() }));
   page.body.append(page.importNode(copy(), true), Object.assign(page.createElement("p"), { className: "faint small", textContent: location.href }));
-  download(fileName("html"), new Blob([`<!doctype html>\n${page.documentElement.outerHTML}`], { type: "text/html" }));
+  // As text, since the policy of this page has no inline style, not even in another document.
+  const head = `<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${POLICY}"><style>${await styles()}</style>`;
+  const [before, after] = page.documentElement.outerHTML.split("<head>");
+  download(fileName("html"), new Blob([`<!doctype html>\n${before}<head>${head}${after}`], { type: "text/html" }));
+}
+
+/** How high it is, laid out where nobody sees it. */
+function measure(box, width) {
+  const frame = h("div", { class: "unseen" }, box);
+  box.style.width = `${width}px`;
+  document.body.append(frame);
+  const height = box.offsetHeight;
+  frame.remove();
+  return height;
 }
 
 /** The view drawn by the browser itself: as XHTML in an SVG image. */
 export async function savePng() {
-  const width = Math.max(...PARTS.map((selector) => Math.max(find(selector).offsetWidth, find(selector).scrollWidth))) + 32;
-  const height = PARTS.reduce((sum, selector) => sum + find(selector).offsetHeight + 16, 32);
+  const width = find("#views").offsetWidth + 40;
   const box = copy();
-  box.dataset.theme = theme();
+  const height = measure(box, width);
   box.prepend(h("style", {}, await styles()));
   const body = new XMLSerializer().serializeToString(box);
   const text = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}"><foreignObject width="100%" height="100%">${body}</foreignObject></svg>`;

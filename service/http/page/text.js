@@ -3,6 +3,7 @@
 import { h, number, percent } from "./dom.js";
 import { t } from "./i18n.js";
 
+const LONG = 60; // tokens, from where on letters are smaller
 let special = {}; // ids by their names
 
 export const setSpecial = (ids) => { special = ids; };
@@ -43,7 +44,7 @@ export function tokenText(side, decorate = () => {}, name = "tokens") {
     decorate(span, i);
     return span;
   });
-  return h("p", { class: name, dir: "auto" }, spans);
+  return h("p", { class: side.tokens.length > LONG ? `${name} long` : name, dir: "auto" }, spans);
 }
 
 export function tint(span, probability, entropy = null) {
