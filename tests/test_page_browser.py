@@ -134,7 +134,8 @@ def test_what_is_typed_is_answered_token_by_token(page: Page) -> None:
     explained(page)
     assert page.texts("#result .token") == ["F", "AH0", "S", "EY1", "D", "⟨end⟩"]
     doubts = page.run(
-        "return [...document.querySelectorAll('#result .token')].map((x) => Number(x.style.getPropertyValue('--doubt')))"
+        "return [...document.querySelectorAll('#result .token')]"
+        ".map((x) => Number(x.style.getPropertyValue('--doubt')))"
     )
     assert max(doubts) == doubts[3] > 0.5  # EY1 is the least probable
     assert "ms decode" in page.text("#result")
@@ -362,8 +363,8 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 def test_text_that_is_markup_is_shown_as_text(page: Page) -> None:
     page.open()
-    tokens = [{"text": HOSTILE, "start": 0, "end": len(HOSTILE)}]
-    code = f"((e) => [e.textContent, e.querySelectorAll('img').length])(m.tokenText({json.dumps({'text': HOSTILE, 'tokens': tokens})}))"
+    side = json.dumps({"text": HOSTILE, "tokens": [{"text": HOSTILE, "start": 0, "end": len(HOSTILE)}]})
+    code = f"((e) => [e.textContent, e.querySelectorAll('img').length])(m.tokenText({side}))"
     assert page.module("text.js", code) == [HOSTILE, 0]
 
 
@@ -384,7 +385,7 @@ def test_bytes_of_a_character_are_shown_apart_and_code_points_counted(page: Page
         {"text": "<0xE6>", "start": 1, "end": 2},
         {"text": "<0xB0>", "start": 1, "end": 2},
         {"text": "مرحبا", "start": 3, "end": 8},
-        {"id": 3, "text": "<end of text>", "start": None, "end": None},
+        {"text": "<end of text>", "start": None, "end": None},
     ]
     side = json.dumps({"text": "😀水 مرحبا", "tokens": tokens})
     found = page.module("text.js", f"m.pieces({side}).map((x) => x[1])")
@@ -396,8 +397,9 @@ def test_a_map_of_500_tokens_is_drawn_with_cells_that_can_be_seen(page: Page) ->
     page.open()
     code = (
         "((names) => { const canvas = document.createElement('canvas'); const place = m.layout(names, names, 700);"
-        "m.draw(canvas, place, names, names, m.bitmap(500, 500, (i, j) => (i === j ? 1 : 0)), { row: 3, column: null });"
-        "const y = place.top + place.cell * 499 + 3; const row = canvas.getContext('2d').getImageData(0, y, place.width, 1);"
+        "const cells = m.bitmap(500, 500, (i, j) => (i === j ? 1 : 0)); const y = place.top + place.cell * 499 + 3;"
+        "m.draw(canvas, place, names, names, cells, { row: 3, column: null });"
+        "const row = canvas.getContext('2d').getImageData(0, y, place.width, 1);"
         "const at = (j) => row.data[4 * (place.left + place.cell * j + 3)];"
         "return [place.cell, at(499) !== at(10)]; })"
         "(Array.from({ length: 500 }, (_, i) => `token${i}`))"
