@@ -1,6 +1,6 @@
 // Lines between tokens of source and target that belong together.
 
-import { field, fill, h, select, svg } from "./dom.js";
+import { field, fill, h, rove, select, svg } from "./dom.js";
 import { explain, session } from "./generate.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
@@ -11,7 +11,7 @@ const HEIGHT = 190;
 const FONT = "15px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace";
 
 export async function alignment(panel) {
-  if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("needSource")));
+  if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
   const explained = await explain();
   const found = explained.alignment;
   const how = t("alignmentBy", { layer: found.layer, heads: found.heads.join(", "), method: t(found.method) });
@@ -38,7 +38,7 @@ function picture(explained) {
   const drawing = svg("svg", { class: "alignment", width: width + 4, height: HEIGHT, viewBox: `-2 0 ${width + 4} ${HEIGHT}`, role: "img", "aria-label": t("alignmentLabel") }, lines);
   tokens(drawing, source, shift(source), 26, "source", lines);
   tokens(drawing, target, shift(target), HEIGHT - 22, "target", lines);
-  return drawing;
+  return rove(drawing, ".node");
 }
 
 function row(tokens) {
@@ -64,7 +64,7 @@ function tokens(drawing, side, shift, y, name, lines) {
       drawing.classList.toggle("lit", isOn);
     };
     const group = svg(
-      "g", { class: isMark ? "node mark" : "node", tabindex: 0, on: { mouseenter: light(true), mouseleave: light(false), focus: light(true), blur: light(false) } },
+      "g", { class: isMark ? "node mark" : "node", on: { mouseenter: light(true), mouseleave: light(false), focus: light(true), blur: light(false) } },
       svg("rect", { x: shift + x, y: y - 17, width: size, height: 26, rx: 5 }), svg("text", { x: shift + x + size / 2, y, "text-anchor": "middle", direction: "ltr" }, text),
     );
     drawing.append(group);

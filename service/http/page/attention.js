@@ -10,7 +10,7 @@ import { nameOf, tokenText } from "./text.js";
 const KINDS = ["cross", "encoder", "decoder"];
 
 export async function attention(panel) {
-  if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("needSource")));
+  if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
   const explained = await explain();
   const found = explained.attention[0];
   const view = makeView(explained, found);

@@ -2,6 +2,7 @@
 
 import { hasKey } from "./api.js";
 import { find, fill, h } from "./dom.js";
+import { compareBody } from "./compare.js";
 import { explainBody, generateBody } from "./generate.js";
 import { t } from "./i18n.js";
 import { nextBody } from "./nexttoken.js";
@@ -21,6 +22,9 @@ export function commands() {
   if (state.tab === "next") found.push(command("/v1/next-token", nextBody()));
   if (["attention", "alignment"].includes(state.tab)) found.push(command("/v1/explain", explainBody({ attention: [state.kind] })));
   if (state.tab === "beam") found.push(command("/v1/explain", treeBody()));
+  if (state.tab === "compare") {
+    found.push(command("/v1/explain", compareBody(state.source, state.given)), command("/v1/explain", compareBody(state.source2 || state.source, state.given2)));
+  }
   if (state.tab === "model") found.push(command("/v1/info", null), command("/metrics", null));
   return found;
 }

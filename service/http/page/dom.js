@@ -38,6 +38,24 @@ export const percent = (p) => `${(100 * p).toFixed(p >= 0.0995 ? 0 : p >= 0.001 
 
 export const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits).replace("-", "−"));
 
+/** One tab stop for many elements: arrow keys move among them. */
+export function rove(container, selector) {
+  const items = () => [...container.querySelectorAll(selector)];
+  items().forEach((item, i) => item.setAttribute("tabindex", i ? -1 : 0));
+  container.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const all = items();
+    const at = all.indexOf(document.activeElement);
+    if (!step || at < 0) return;
+    event.preventDefault();
+    const next = all[Math.max(0, Math.min(all.length - 1, at + step))];
+    all[at].setAttribute("tabindex", -1);
+    next.setAttribute("tabindex", 0);
+    next.focus();
+  });
+  return container;
+}
+
 /** A label before a control. */
 export function field(label, control, note = null) {
   return h("label", { class: "field" }, h("span", { class: "label" }, label), control, note);

@@ -17,11 +17,11 @@ export function options() {
     Object.assign(found, { temperature: state.temperature, seed: state.seed });
     if (state.topp < 1) found.top_p = state.topp;
   }
-  if (state.mode !== "greedy" && hypotheses() > 1) found.num_hypotheses = hypotheses();
+  if (hypotheses() > 1) found.num_hypotheses = hypotheses();
   return found;
 }
 
-const hypotheses = () => (state.mode === "beam" ? Math.min(state.count, state.beam) : state.count);
+const hypotheses = () => ({ greedy: 1, beam: Math.min(state.count, state.beam), sample: state.samples })[state.mode] ?? 1;
 
 /** The model and its languages, where they are chosen. */
 export function where() {
@@ -127,10 +127,11 @@ export async function explain(signal = null) {
     const more = { attention: [state.kind], encoding: "uint8" };
     if (!fits) more.layers = [layer];
     if (state.align) more.alignment_method = state.align;
-    session.kinds.set(name, await request("/v1/explain", explainBody(more), signal));
+    const asked = request("/v1/explain", explainBody(more), signal);
+    session.kinds.set(name, asked);
+    asked.catch(() => session.kinds.delete(name));
   }
-  session.explained = session.kinds.get(name);
-  if (session.explained.tree) session.tree = session.explained.tree;
+  session.explained = await session.kinds.get(name);
   return session.explained;
 }
 
@@ -148,24 +149,23 @@ export function drawResult(done) {
   const reason = shown.finish_reason === "stop" ? null : h("p", { class: "faint" }, t(`finish_${shown.finish_reason}`));
   fill(
     find("#result"), shown.text || explained ? text : h("p", { class: "faint" }, t("empty")), detail, reason,
-    found.length > 1 ? list(found, Math.max(0, chosen), done) : null,
+    found.length > 1 ? list(found, Math.max(0, chosen)) : null,
     h("p", { class: "faint small" }, `${t("usage", { source: usage.source_tokens, target: usage.target_tokens })} · ${t("timing", times)}`),
   );
   done();
 }
 
-function list(found, chosen, done) {
+function list(found, chosen) {
   const best = Math.max(...found.map((each) => each.score));
   const rows = found.map((each, i) => h("button", {
     type: "button", class: i === chosen ? "hypothesis chosen" : "hypothesis", "aria-pressed": String(i === chosen), vars: { "--share": Math.exp(each.score - best).toFixed(3) },
-    on: { click: () => choose(i === 0 ? null : each.tokens, done) },
+    on: { click: () => update({ target: i === 0 ? null : each.tokens }, false) },
   }, h("span", { class: "words", dir: "auto" }, each.text || t("empty")), h("span", { class: "score" }, `${number(each.score, 3)}`)));
   return [h("h3", {}, `${t("hypotheses")} (${t("score")})`), h("div", { class: "hypotheses" }, rows)];
 }
 
-/** Explain another hypothesis. */
-async function choose(tokens, done) {
-  update({ target: tokens });
+/** Explain the hypothesis that was chosen. */
+export async function explainChosen(done) {
   try {
     await explain();
     showError(null);

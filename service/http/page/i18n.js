@@ -34,6 +34,7 @@ const WORDS = {
   entropy: ["entropy {h} nats at temperature {t}", "温度 {t} 时的熵：{h} nat"],
   tail: ["Computed from the {n} most probable tokens.", "仅由概率最大的 {n} 个词元计算。"],
   ended: ["The end token came: the text is complete.", "已到结束词元：文本完成。"],
+  noAnswer: ["There is no output to show yet.", "还没有可显示的输出。"],
   needSource: ["Type a source text first.", "请先输入源文本。"],
   kind: ["attention", "注意力"], cross: ["cross: target to source", "交叉：目标看源"], encoder: ["encoder: source to source", "编码器：源看源"],
   decoder: ["decoder: target to target", "解码器：目标看目标"], layer: ["layer", "层"], head: ["head", "头"], mean: ["mean", "平均"],

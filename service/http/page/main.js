@@ -6,7 +6,7 @@ import { attention } from "./attention.js";
 import { compare } from "./compare.js";
 import { copyText, showCurl } from "./curl.js";
 import { field, fill, find, h, select } from "./dom.js";
-import { drawResult, generate, session, showError, stop } from "./generate.js";
+import { drawResult, explainChosen, generate, session, showError, stop } from "./generate.js";
 import { LANGUAGES, language, t, translate } from "./i18n.js";
 import { model } from "./model.js";
 import { nextToken } from "./nexttoken.js";
@@ -16,7 +16,8 @@ import { setSpecial } from "./text.js";
 import { tree } from "./tree.js";
 
 const PARTS = { next: nextToken, attention, alignment, beam: tree, compare, model };
-const RUNS = ["mode", "beam", "count", "penalty", "temperature", "topp", "seed", "model", "from", "to"];
+const RUNS = ["mode", "beam", "count", "samples", "penalty", "temperature", "topp", "seed", "model", "from", "to"];
+const AGAIN = 2000; // ms
 let examples = [];
 let turns = 0;
 
@@ -30,7 +31,7 @@ async function drawPart() {
   try {
     await PARTS[tab](place);
   } catch (error) {
-    fill(place, h("p", { class: "error", role: "alert" }, error instanceof Failure ? error.message : String(error)));
+    if (error.name !== "AbortError") fill(place, h("p", { class: "error", role: "alert" }, error instanceof Failure ? error.message : String(error)));
   }
   if (turn === turns) fill(panel, place);
   else place.remove(); // another part was opened meanwhile
@@ -60,7 +61,7 @@ function drawOptions() {
   const byMode = {
     greedy: [],
     beam: [amount("beam", "beamSize", 1, 32, 1), amount("count", "count", 1, 32, 1), amount("penalty", "penalty", 0, 10, 0.1)],
-    sample: [amount("temperature", "temperature", 0.1, 5, 0.1), amount("topp", "topp", 0.05, 1, 0.05), amount("count", "samples", 1, 32, 1), amount("seed", "seed", 0, null, 1)],
+    sample: [amount("temperature", "temperature", 0.1, 5, 0.1), amount("topp", "topp", 0.05, 1, 0.05), amount("samples", "samples", 1, 32, 1), amount("seed", "seed", 0, null, 1)],
   };
   fill(find("#options"), field(t("mode"), modes), byMode[state.mode] ?? [], choices());
 }
@@ -107,10 +108,13 @@ async function changed(keys) {
   const has = (...names) => names.some((name) => keys.has(name));
   if (has("lang", "theme", "tab", "mode", "model", "from", "to")) drawShell();
   if (has("source")) find("#source").value = state.source;
-  if (has("model")) await connect();
+  if (has("model")) await reconnect();
   if (RUNS.some((key) => keys.has(key)) && session.answer && !(keys.size === 1 && has("seed"))) {
+    session.answer = null;
     update({ target: null, step: null });
     generate(drawPart);
+  } else if (has("target") && !has("source") && session.answer) {
+    explainChosen(drawPart);
   } else if (has("lang")) {
     drawResult(drawPart);
     drawPart();
@@ -127,6 +131,15 @@ async function connect() {
   find("#model-name").hidden = false;
 }
 
+async function reconnect() {
+  try {
+    await connect();
+    drawShell();
+  } catch (error) {
+    showError(error);
+  }
+}
+
 async function start() {
   showError(null);
   try {
@@ -137,6 +150,7 @@ async function start() {
     else await drawPart();
   } catch (error) {
     showError(error);
+    if (error.status === 503) setTimeout(start, AGAIN); // the model is still being loaded
   }
 }
 

@@ -1,7 +1,7 @@
 // What is shown, as the part of the address after `#`: every state has a link.
 
 export const DEFAULTS = {
-  source: "", mode: "greedy", beam: 4, count: 1, penalty: 1, temperature: 1, topp: 1, seed: null,
+  source: "", mode: "greedy", beam: 4, count: 4, samples: 1, penalty: 1, temperature: 1, topp: 1, seed: null,
   model: null, from: null, to: null, // the model and its languages
   target: null, // tokens of the hypothesis that is explained; null: the first
   tab: "next",

@@ -1,6 +1,6 @@
 // Tokens in their text: tinted by probability, with a line beneath as long as the entropy.
 
-import { h, number, percent } from "./dom.js";
+import { h, number, percent, rove } from "./dom.js";
 import { t } from "./i18n.js";
 
 const LONG = 60; // tokens, from where on letters are smaller
@@ -40,11 +40,11 @@ export function pieces({ text, tokens }) {
 export function tokenText(side, decorate = () => {}, name = "tokens") {
   const spans = pieces(side).map(([i, shown, isMark]) => {
     if (i === null) return shown;
-    const span = h("span", { class: isMark ? "token mark" : "token", tabIndex: 0, data: { i } }, shown || " ");
+    const span = h("span", { class: isMark ? "token mark" : "token", data: { i } }, shown || " ");
     decorate(span, i);
     return span;
   });
-  return h("p", { class: side.tokens.length > LONG ? `${name} long` : name, dir: "auto" }, spans);
+  return rove(h("p", { class: side.tokens.length > LONG ? `${name} long` : name, dir: "auto" }, spans), ".token");
 }
 
 export function tint(span, probability, entropy = null) {

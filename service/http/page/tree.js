@@ -1,6 +1,6 @@
 // The search as a tree: a column for each step, its candidates best first.
 
-import { fill, h, number, svg } from "./dom.js";
+import { fill, h, number, rove, svg } from "./dom.js";
 import { request } from "./api.js";
 import { options, session } from "./generate.js";
 import { t } from "./i18n.js";
@@ -14,7 +14,7 @@ let timer = null;
 
 export async function tree(panel) {
   stopPlaying();
-  if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("needSource")));
+  if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
   if (state.mode === "sample") return fill(panel, h("p", { class: "faint" }, t("noTree")));
   session.tree ??= (await request("/v1/explain", treeBody())).tree;
   const steps = session.tree ?? [];
@@ -101,7 +101,8 @@ function draw(steps, detail) {
   nodes.append(svg("circle", { class: "root", cx: 8, cy: 18, r: 5 }));
   const width = 44 + steps.length * COLUMN;
   const height = most * ROW + 8;
-  return svg("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": t("treeLabel") }, edges, nodes);
+  const drawing = svg("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": t("treeLabel") }, edges, nodes);
+  return rove(drawing, ".node");
 }
 
 function box(node, at, kind, step, detail) {
@@ -112,7 +113,7 @@ function box(node, at, kind, step, detail) {
   const shown = Array.from(node.state === "finished" ? `■ ${number(node.score)}` : nameOf(node));
   const text = shown.length > 7 ? `${shown.slice(0, 6).join("")}…` : shown.join("");
   return svg(
-    "g", { class: `node ${kind}`, tabindex: 0, "data-step": step, on: { mouseenter: describe, focus: describe } },
+    "g", { class: `node ${kind}`, "data-step": step, on: { mouseenter: describe, focus: describe } },
     svg("rect", { x: at.x, y: at.y + 6, width: BOX.width, height: BOX.height, rx: 5 }),
     svg("text", { x: at.x + BOX.width / 2, y: at.y + 23, "text-anchor": "middle" }, text), svg("title", {}, nameOf(node)),
   );
