@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from service.settings import DEFAULT_BUNDLE
 from tests.processes import Process
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -437,3 +438,19 @@ def test_a_server_that_is_gone_is_told_in_a_sentence(driver: Any) -> None:
     page.type("coffee")
     page.until(lambda: "does not answer" in page.text("#error"))
     page.log()  # Chromium logs that the connection was refused
+
+
+def test_of_several_models_one_is_chosen(driver: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(DEFAULT_BUNDLE, target_is_directory=True)
+    with serving("--models", str(tmp_path)) as process:
+        page = Page(driver, process.port)
+        page.open(source="tea")
+        explained(page)
+        assert page.text("#model-name").startswith("one ")
+        choose = "s.value = 'two'; s.dispatchEvent(new Event('change'))"
+        page.run(f"const s = document.querySelector('#options select'); {choose}")
+        page.until(lambda: page.text("#model-name").startswith("two "))
+        explained(page)
+        assert "model=two" in page.driver.current_url
+        assert page.log() == []

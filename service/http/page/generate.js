@@ -7,7 +7,7 @@ import { state, update } from "./state.js";
 import { explainedText, plainText, tint } from "./text.js";
 
 let running = null; // aborts the request under way
-export const session = { answer: null, explained: null, kinds: new Map(), info: null, tree: null, failure: null };
+export const session = { answer: null, explained: null, kinds: new Map(), info: null, model: null, tree: null, failure: null };
 
 /** The options of the search, as the service takes them. */
 export function options() {
@@ -26,7 +26,7 @@ const hypotheses = () => ({ greedy: 1, beam: Math.min(state.count, state.beam), 
 /** The model and its languages, where they are chosen. */
 export function where() {
   const found = {};
-  if (state.model) found.model = state.model;
+  if (session.model) found.model = session.model;
   if (state.from) found.source_language = state.from;
   if (state.to) found.target_language = state.to;
   return found;

@@ -122,9 +122,10 @@ async function changed(keys) {
 }
 
 async function connect() {
-  const query = state.model ? `?model=${encodeURIComponent(state.model)}` : "";
-  session.info = await request(`/v1/info${query}`);
   session.models = (await request("/v1/models")).data;
+  const first = session.models.find((each) => each.default) ?? session.models[0];
+  session.model = state.model ?? (session.models.length > 1 ? first.id : null);
+  session.info = await request(session.model ? `/v1/info?model=${encodeURIComponent(session.model)}` : "/v1/info");
   examples = session.info.examples;
   setSpecial(session.info.bundle.special_ids);
   find("#model-name").textContent = `${session.info.model} · ${session.info.precision} · ${session.info.provider}`;
