@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import mach
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check
+.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,8 +36,8 @@ install-all: .venv/all ## all of it, into .venv: training, export, the checks
 serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
 
-test: lint ## every check that CI runs; nginx is tested where it is installed (INSTALL=yes)
-	@for need in "nginx nginx-light"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
+test: lint ## every check that CI runs; nginx and the page in Chromium are tested where they are installed (INSTALL=yes)
+	@for need in "nginx nginx-light" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/all ## ruff and mypy
@@ -111,6 +111,10 @@ kube-check: .venv/all ## the Kubernetes manifests by their schemas, the proxies 
 ray-check: .venv/ray ## replicas on Ray Serve, one of them killed, and Ray Data, on a cluster of this machine; two minutes
 	deploy/need.sh ip iproute2
 	deploy/loopback.sh $(BIN)/python -m deploy.check_ray
+
+screenshots: .venv/all ## docs/screenshots, from a service that is started for it (installs Chromium with INSTALL=yes)
+	@for need in "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || exit 1; done
+	$(BIN)/python -m bench.screenshots
 
 cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
 	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))

@@ -34,6 +34,7 @@ from service.tokenizer import Tokenizer
 __all__ = ["Engine", "EngineSettings", "Turns", "total_threads"]
 
 MAX_REPLAYED_ROWS = 16  # samples of the certificate that are decoded together
+MOST_EXAMPLES = 8
 
 
 class Engine:
@@ -232,6 +233,7 @@ def describe(
         generation=bundle.generation,
         alignment=alignment_of(bundle),
         alignment_chosen=bool(bundle.alignment),
+        examples=tuple(sample["source"] for sample in bundle.certificate.get("samples", [])[:MOST_EXAMPLES]),
     )
 
 

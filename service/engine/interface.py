@@ -48,6 +48,7 @@ class EngineDescription:
     generation: Mapping[str, Any] = field(default_factory=dict)  # what the bundle has in place of a request's defaults
     alignment: AlignmentChoice  # what source and target are aligned by where a request does not say
     alignment_chosen: bool = False  # at export; otherwise it is the last layer's mean
+    examples: tuple[str, ...] = ()  # sources to try
 
 
 class Submission(Protocol):

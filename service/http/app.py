@@ -24,7 +24,7 @@ from attendant_version import VERSION, install_command
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import InvalidJSONError, NotFoundError, ServiceError, StartError
-from service.http import chat, docs, explain, native, openai, v2
+from service.http import chat, docs, explain, native, openai, page, v2
 from service.http.context import AppState
 from service.http.errors import MethodNotAllowedError
 from service.http.middleware import Middleware
@@ -53,6 +53,7 @@ ROUTERS = (
     native.probes,
     v2.probes,
     docs.router,
+    page.router,
 )
 
 log = logging.getLogger("attendant")

@@ -163,6 +163,7 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
             "timeout_ms": settings.timeout_ms,
         },
         certificate=asdict(described.certificate),
+        examples=list(described.examples),
     )
 
 

@@ -340,6 +340,7 @@ class InfoResponse(ResponseModel):
     lanes: int = value("batches decoded side by side, when there is enough to do")
     limits: dict[str, int] = value("of texts, requests, batches and the queue, in the unit of their name")
     certificate: dict[str, Any] = value("drift from torch at the last start or reload, its tolerance, samples replayed")
+    examples: list[str] = value("sources to try: the first of the certificate's samples")
 
 
 class StatusResponse(ResponseModel):

@@ -1,0 +1,55 @@
+// The request behind what is shown, as a command to copy.
+
+import { hasKey } from "./api.js";
+import { find, fill, h } from "./dom.js";
+import { compareBody } from "./compare.js";
+import { explainBody, generateBody } from "./generate.js";
+import { t } from "./i18n.js";
+import { nextBody } from "./nexttoken.js";
+import { state } from "./state.js";
+import { treeBody } from "./tree.js";
+
+const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+function command(path, body) {
+  const key = hasKey() ? ' -H "Authorization: Bearer $ATTENDANT_KEY"' : "";
+  return `curl ${location.origin}${path}${key}${body ? ` -d ${quote(JSON.stringify(body))}` : ""}`;
+}
+
+/** Of the output, and of the part that is open. */
+export function commands() {
+  const found = [command("/v1/generate", generateBody())];
+  if (state.tab === "next") found.push(command("/v1/next-token", nextBody()));
+  if (["attention", "alignment"].includes(state.tab)) found.push(command("/v1/explain", explainBody({ attention: [state.kind] })));
+  if (state.tab === "beam") found.push(command("/v1/explain", treeBody()));
+  if (state.tab === "compare") {
+    found.push(command("/v1/explain", compareBody(state.source, state.given)), command("/v1/explain", compareBody(state.source2 || state.source, state.given2)));
+  }
+  if (state.tab === "model") found.push(command("/v1/info", null), command("/metrics", null));
+  return found;
+}
+
+export function showCurl() {
+  const dialog = find("#dialog");
+  const rows = commands().map((text) => {
+    const copy = h("button", { type: "button", on: { click: async () => { copy.textContent = t(await copyText(text) ? "copied" : "copy"); } } }, t("copy"));
+    return h("div", { class: "command" }, h("pre", { tabIndex: 0 }, text), copy);
+  });
+  fill(dialog, h("h2", {}, "curl"), rows, h("div", { class: "actions" }, h("button", { type: "button", on: { click: () => dialog.close() } }, t("close"))));
+  dialog.showModal();
+}
+
+/** Browsers give the clipboard only to secure pages; elsewhere a selection is copied. */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = h("textarea", { class: "unseen", value: text });
+    (find("dialog[open]") ?? document.body).append(area);
+    area.select();
+    const isDone = document.execCommand("copy");
+    area.remove();
+    return isDone;
+  }
+}

@@ -1,0 +1,100 @@
+// What the model is, what computes it, and what the service does right now.
+
+import { request } from "./api.js";
+import { css, fill, find, h, number, svg } from "./dom.js";
+import { session } from "./generate.js";
+import { t } from "./i18n.js";
+import { state } from "./state.js";
+
+const EVERY = 2000; // ms between two looks at the metrics
+const KEPT = 60; // looks that the lines show
+let timer = null;
+
+export async function model(panel) {
+  clearTimeout(timer);
+  const { info } = session;
+  if (!info) return null;
+  const { bundle, certificate } = info;
+  const live = h("div", { class: "live" });
+  const canvas = h("canvas", { class: "map", role: "img", "aria-label": t("positions") });
+  fill(
+    panel,
+    h("div", { class: "cards" },
+      h("div", {}, h("h3", {}, t("sizes")), table(Object.entries(bundle.sizes).map(([key, value]) => [t(key), value.toLocaleString("en")]))),
+      h("div", {}, h("h3", {}, t("serving")), table(served(info)), h("h3", {}, t("certificate")), h("p", {}, t("holds", { ...certificate, drift: number(certificate.drift, 4) })))),
+    h("h3", {}, t("live")), live,
+    h("h3", {}, t("positions")), h("p", { class: "faint small" }, t("positionsNote")), h("div", { class: "scroll" }, canvas),
+  );
+  drawPositions(canvas, Math.min(bundle.sizes.max_length, 64), bundle.sizes.d_model);
+  watch(live, []);
+  return null;
+}
+
+const served = (info) => [
+  [t("model"), info.bundle.name], [t("precision"), info.precision], [t("provider"), info.provider], [t("threads"), info.threads], [t("lanes"), info.lanes], [t("version"), info.version],
+];
+
+const table = (rows) => h("table", { class: "plain" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, String(value))))));
+
+/** sin and cos of position / 10000^(2i/d): blue below 0, red above. */
+function drawPositions(canvas, positions, width) {
+  const cell = Math.max(2, Math.min(4, Math.floor(960 / width)));
+  canvas.width = width * cell;
+  canvas.height = positions * cell;
+  const context = canvas.getContext("2d");
+  context.fillStyle = css("--map-low");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  for (let position = 0; position < positions; position++) {
+    for (let i = 0; i < width; i++) {
+      const angle = position / 10000 ** ((i - (i % 2)) / width);
+      const value = i % 2 ? Math.cos(angle) : Math.sin(angle);
+      context.globalAlpha = Math.abs(value);
+      context.fillStyle = value < 0 ? css("--map-high") : css("--map-other");
+      context.fillRect(i * cell, position * cell, cell, cell);
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+/** Sums of the metrics over models and endpoints that compute. */
+export function read(text) {
+  const found = {};
+  for (const line of text.split("\n")) {
+    const parts = /^(attendant_\w+)(\{[^}]*\})? (\S+)$/.exec(line);
+    if (!parts) continue;
+    const isOther = parts[1].startsWith("attendant_request_seconds") && !/endpoint="\/v[12]\/(generate|next-token|score|explain|completions|chat|models\/\{name\}\/infer)/.test(parts[2]);
+    if (!isOther) found[parts[1]] = (found[parts[1]] ?? 0) + Number(parts[3]);
+  }
+  return found;
+}
+
+async function watch(live, looks) {
+  try {
+    looks.push({ at: performance.now(), ...read(await request("/metrics")) });
+    if (looks.length > KEPT) looks.shift();
+    fill(live, measures(looks).map(([name, values, digits]) => tile(name, values, digits)));
+  } catch (error) {
+    fill(live, h("p", { class: "error" }, error.message));
+  }
+  if (live.isConnected && state.tab === "model" && find("#panel").contains(live)) timer = setTimeout(() => watch(live, looks), EVERY);
+}
+
+function measures(looks) {
+  const rate = (name) => looks.slice(1).map((look, i) => (1000 * (look[name] - looks[i][name])) / (look.at - looks[i].at));
+  const count = "attendant_request_seconds_count";
+  const mean = looks.slice(1).map((look, i) => {
+    const requests = look[count] - looks[i][count];
+    return requests > 0 ? (1000 * (look.attendant_request_seconds_sum - looks[i].attendant_request_seconds_sum)) / requests : 0;
+  });
+  return [
+    [t("perSecond"), rate(count), 1], [t("tokensPerSecond"), rate("attendant_target_tokens_total"), 0], [t("latency"), mean, 1],
+    [t("running"), looks.map((look) => look.attendant_requests_running), 0], [t("waiting"), looks.map((look) => look.attendant_requests_waiting), 0],
+  ];
+}
+
+function tile(name, values, digits) {
+  const most = Math.max(1e-9, ...values);
+  const points = values.map((value, i) => `${(i * 120) / Math.max(1, KEPT - 1)},${30 - (28 * value) / most}`).join(" ");
+  const line = svg("svg", { width: 120, height: 32, viewBox: "0 0 120 32", "aria-hidden": "true" }, svg("polyline", { class: "spark", points }));
+  return h("div", { class: "tile" }, h("span", { class: "label" }, name), h("strong", {}, values.length ? number(values.at(-1), digits) : "…"), line);
+}

@@ -1,0 +1,150 @@
+// One softmax at a time: walk through the decoding by hand.
+
+import { request } from "./api.js";
+import { field, fill, h, number, percent } from "./dom.js";
+import { session, where } from "./generate.js";
+import { t } from "./i18n.js";
+import { state, update } from "./state.js";
+import { nameOf } from "./text.js";
+
+const WHOLE = 5000; // vocabularies up to this many tokens are asked for whole
+const MOST_BARS = 16;
+let hasMoved = false; // by a choice here: the focus goes on with it
+let known = { name: "", answer: null };
+
+export function nextBody() {
+  const whole = (session.info?.bundle.sizes.target_vocab ?? WHOLE) <= WHOLE;
+  return { source: state.source, prefix_tokens: state.walk, top_k: whole ? 0 : 1000, ...where() };
+}
+
+/** softmax(logits / temperature) from the probabilities at temperature 1. */
+export function reheat(tokens, temperature) {
+  const logits = tokens.map(({ logprob }) => (logprob === null ? -Infinity : logprob / temperature));
+  const most = Math.max(...logits);
+  const weights = logits.map((x) => Math.exp(x - most));
+  const sum = weights.reduce((a, b) => a + b, 0);
+  return weights.map((weight) => weight / sum);
+}
+
+/** How many of the most probable tokens top-p keeps: the fewest that together have `p`. */
+export function kept(probabilities, p) {
+  let sum = 0;
+  for (let i = 0; i < probabilities.length; i++) {
+    sum += probabilities[i];
+    if (sum >= p - 1e-9) return i + 1;
+  }
+  return probabilities.length;
+}
+
+export async function nextToken(panel) {
+  if (!state.source) return fill(panel, h("p", { class: "faint" }, t("needSource")));
+  const body = nextBody();
+  const name = JSON.stringify(body);
+  const isEnded = state.done === 1;
+  if (known.name !== name && !isEnded) known = { name, answer: await request("/v1/next-token", body) };
+  if (JSON.stringify(nextBody()) !== name) return null; // the state moved on meanwhile
+  const bars = h("div", { class: "bars" });
+  const note = h("p", { class: "faint small", role: "status" });
+  const redraw = () => drawBars(bars, note);
+  fill(
+    panel, h("p", { class: "faint" }, t("nextIntro")), path(), sliders(redraw),
+    isEnded ? h("p", { class: "done" }, t("ended")) : [bars, note], buttons(isEnded),
+  );
+  if (!isEnded) redraw();
+  if (hasMoved) (bars.querySelector("button") ?? panel.querySelector(".actions button:enabled"))?.focus();
+  hasMoved = false;
+  return null;
+}
+
+function path() {
+  const crumbs = [h("button", { type: "button", class: "crumb", on: { click: () => go([]) } }, t("startHere"))];
+  state.walk.forEach((token, i) => {
+    const back = () => go(state.walk.slice(0, i + 1));
+    crumbs.push(h("button", { type: "button", class: "crumb", on: { click: back } }, h("bdi", {}, shownAs.get(token) ?? token)));
+  });
+  if (state.done) crumbs.push(h("span", { class: "crumb" }, t("endName")));
+  return h("p", { class: "path" }, h("span", { class: "label" }, t("soFar")), crumbs);
+}
+
+const shownAs = new Map(); // token to what it stands for
+
+function sliders(redraw) {
+  const slider = (key, label, min, max, step) => {
+    const value = h("output", {}, number(state[key]));
+    const input = h("input", {
+      type: "range", min, max, step, value: state[key], name: key,
+      on: { input: (event) => {
+        update({ [key]: Number(event.target.value) });
+        value.textContent = number(state[key]);
+        redraw();
+      } },
+    });
+    return field(t(label), input, value);
+  };
+  return h("div", { class: "options" }, slider("t", "temperature", 0.1, 3, 0.05), slider("p", "topp", 0.05, 1, 0.01));
+}
+
+function drawBars(bars, note) {
+  const { tokens } = known.answer;
+  const probabilities = reheat(tokens, state.t);
+  const count = kept(probabilities, state.p);
+  const most = probabilities[0];
+  const rows = [];
+  const shown = Math.min(tokens.length, MOST_BARS);
+  for (let i = 0; i < shown; i++) {
+    if (i === count) rows.push(cutLine(count, tokens.length));
+    rows.push(bar(tokens[i], probabilities[i], probabilities[i] / most, i < count));
+  }
+  if (count === shown) rows.push(cutLine(count, tokens.length));
+  if (tokens.length > shown) {
+    const rest = probabilities.slice(shown).reduce((a, b) => a + b, 0);
+    rows.push(h("p", { class: "faint small more" }, t("more", { n: tokens.length - shown, p: percent(rest) })));
+    if (count > shown) rows.push(cutLine(count, tokens.length));
+  }
+  fill(bars, rows);
+  const entropy = -probabilities.reduce((sum, p) => sum + (p > 0 ? p * Math.log(p) : 0), 0);
+  const isWhole = tokens.length >= (session.info?.bundle.sizes.target_vocab ?? 0);
+  const parts = [t("entropy", { h: number(entropy), t: number(state.t) })];
+  if (!isWhole) parts.push(t("tail", { n: tokens.length }));
+  note.textContent = parts.join(" · ");
+}
+
+const cutLine = (n, all) => h("div", { class: "cut" }, h("span", {}, t("cut", { p: number(state.p), n, all })));
+
+function bar(token, probability, share, isKept) {
+  shownAs.set(token.token, token.text);
+  return h("button", {
+    type: "button", class: isKept ? "bar" : "bar out", vars: { "--share": share.toFixed(4) }, on: { click: () => take(token) },
+  }, h("bdi", { class: "name" }, nameOf(token) || " "), h("span", { class: "track" }, h("span", { class: "fill" })), h("span", { class: "value" }, percent(probability)));
+}
+
+function take(token) {
+  if (token.id === session.info?.bundle.special_ids.eos) go(state.walk, 1);
+  else go([...state.walk, token.token]);
+}
+
+function go(walk, done = 0) {
+  hasMoved = true;
+  update({ walk, done }, false);
+}
+
+function buttons(isEnded) {
+  const act = (label, run, isOff) => h("button", { type: "button", disabled: isOff, on: { click: run } }, t(label));
+  return h(
+    "div", { class: "actions" },
+    act("takeBest", () => take(known.answer.tokens[0]), isEnded), act("draw", () => take(drawn()), isEnded),
+    act("back", () => go(isEnded ? state.walk : state.walk.slice(0, -1)), !state.walk.length && !isEnded), act("restart", () => go([]), !state.walk.length),
+  );
+}
+
+/** A token at random, by the distribution that the sliders leave. */
+function drawn() {
+  const probabilities = reheat(known.answer.tokens, state.t);
+  const count = kept(probabilities, state.p);
+  let x = Math.random() * probabilities.slice(0, count).reduce((a, b) => a + b, 0);
+  for (let i = 0; i < count; i++) {
+    x -= probabilities[i];
+    if (x <= 0) return known.answer.tokens[i];
+  }
+  return known.answer.tokens[0];
+}

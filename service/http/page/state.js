@@ -1,0 +1,64 @@
+// What is shown, as the part of the address after `#`: every state has a link.
+
+export const DEFAULTS = {
+  source: "", mode: "greedy", beam: 4, count: 4, samples: 1, penalty: 1, temperature: 1, topp: 1, seed: null,
+  model: null, from: null, to: null, // the model and its languages
+  target: null, // tokens of the hypothesis that is explained; null: the first
+  tab: "next",
+  walk: [], done: 0, t: 1, p: 0.9, // next token: tokens so far, and the sliders
+  kind: "cross", layer: 0, head: -1, // attention; head -1 is the mean
+  align: null, step: null,
+  source2: "", given: "", given2: "", // the comparison
+  lang: null, theme: null,
+};
+
+const listeners = [];
+export const state = { ...DEFAULTS };
+
+/** Change some of it; the address follows, and listeners are told which keys changed. */
+export function update(changes, replace = true) {
+  const keys = Object.keys(changes).filter((key) => !same(state[key], changes[key]));
+  if (!keys.length) return;
+  Object.assign(state, changes);
+  const address = link();
+  if (replace) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
+  for (const listener of listeners) listener(new Set(keys));
+}
+
+export const onChange = (listener) => listeners.push(listener);
+
+/** The address of the state, without what is as by default. */
+export function link() {
+  const parts = new URLSearchParams();
+  for (const [key, value] of Object.entries(state)) {
+    if (!same(value, DEFAULTS[key])) parts.set(key, typeof value === "string" ? value : JSON.stringify(value));
+  }
+  return `${location.pathname}#${parts}`;
+}
+
+/** Read the address; what cannot be read is as by default. */
+export function readLink() {
+  const parts = new URLSearchParams(location.hash.slice(1));
+  const found = {};
+  for (const [key, value] of Object.entries(DEFAULTS)) found[key] = parts.has(key) ? parse(key, parts.get(key)) : value;
+  update(found);
+}
+
+const TEXTS = new Set(["source", "mode", "tab", "kind", "align", "source2", "given", "given2", "lang", "theme", "model", "from", "to"]);
+const TOKENS = new Set(["walk", "target"]);
+
+function parse(key, text) {
+  if (TEXTS.has(key)) return text;
+  try {
+    const value = JSON.parse(text);
+    const isRight = TOKENS.has(key)
+      ? Array.isArray(value) && value.every((token) => typeof token === "string")
+      : Number.isFinite(value);
+    return isRight ? value : DEFAULTS[key];
+  } catch {
+    return DEFAULTS[key];
+  }
+}
+
+const same = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);

@@ -1,0 +1,98 @@
+// Tokens in their text: tinted by probability, with a line beneath as long as the entropy.
+
+import { h, number, percent, rove } from "./dom.js";
+import { t } from "./i18n.js";
+
+const LONG = 60; // tokens, from where on letters are smaller
+let special = {}; // ids by their names
+
+export const setSpecial = (ids) => { special = ids; };
+
+/** What is written for a token: those that stand for no text have short names. */
+export function nameOf(token) {
+  if (token.id !== undefined && token.id === special.eos) return t("endName");
+  if (token.id !== undefined && token.id === special.bos) return t("startName");
+  return token.text;
+}
+
+const MOST_ENTROPY = 3; // nats: the line is as long as the token from there on
+
+/** Pieces of a text: [token index or null, what is shown]. Tokens that share a place are shown by their bytes. */
+export function pieces({ text, tokens }) {
+  const characters = Array.from(text);
+  const found = [];
+  let at = 0;
+  tokens.forEach((token, i) => {
+    if (token.start === null) {
+      found.push([i, nameOf(token), true]);
+      return;
+    }
+    const shares = [tokens[i - 1], tokens[i + 1]].some((other) => other && other.start === token.start && other.end === token.end);
+    if (token.start > at) found.push([null, characters.slice(at, token.start).join(""), false]);
+    found.push([i, shares ? token.text : characters.slice(token.start, token.end).join(""), shares]);
+    at = Math.max(at, token.end);
+  });
+  if (at < characters.length) found.push([null, characters.slice(at).join(""), false]);
+  return found;
+}
+
+/** A text as elements; `decorate(span, i)` is called for each token. */
+export function tokenText(side, decorate = () => {}, name = "tokens") {
+  const spans = pieces(side).map(([i, shown, isMark]) => {
+    if (i === null) return shown;
+    const span = h("span", { class: isMark ? "token mark" : "token", data: { i } }, shown || " ");
+    decorate(span, i);
+    return span;
+  });
+  return rove(h("p", { class: side.tokens.length > LONG ? `${name} long` : name, dir: "auto" }, spans), ".token");
+}
+
+export function tint(span, probability, entropy = null) {
+  span.style.setProperty("--doubt", (1 - probability).toFixed(3));
+  if (entropy !== null) span.style.setProperty("--entropy", Math.min(1, entropy / MOST_ENTROPY).toFixed(3));
+}
+
+/** The target of an explanation, tinted; a token under the pointer or the focus is described in `detail`. */
+export function explainedText(explained, detail) {
+  return tokenText(explained.target, (span, i) => {
+    const step = explained.steps[i];
+    tint(span, Math.exp(step.logprob), step.entropy);
+    const others = step.alternatives.filter((other) => other.id !== step.id);
+    const words = t("tokenDetail", {
+      token: nameOf(step), p: percent(Math.exp(step.logprob)), h: number(step.entropy),
+      others: others.map((other) => `${nameOf(other)} ${percent(Math.exp(other.logprob))}`).join(", ") || "–",
+    });
+    describe(span, words, detail);
+  }, "tokens large");
+}
+
+/** A hypothesis as generate answers it, before it is explained. */
+export function plainText(hypothesis, detail) {
+  const texts = hypothesis.token_texts ?? hypothesis.tokens;
+  const places = [];
+  const characters = Array.from(hypothesis.text);
+  let at = 0;
+  for (const text of texts) {
+    const token = Array.from(text.trim());
+    const start = indexOf(characters, token, at);
+    places.push(start < 0 || !token.length ? { text, start: null, end: null } : { text, start, end: start + token.length });
+    if (start >= 0) at = start + token.length;
+  }
+  return tokenText({ text: hypothesis.text, tokens: places }, (span, i) => {
+    const p = Math.exp(hypothesis.logprobs[i]);
+    tint(span, p);
+    describe(span, t("tokenBrief", { token: texts[i], p: percent(p) }), detail);
+  }, "tokens large");
+}
+
+function indexOf(characters, token, from) {
+  for (let i = from; i + token.length <= characters.length; i++) {
+    if (token.every((character, k) => character === characters[i + k])) return i;
+  }
+  return -1;
+}
+
+function describe(span, words, detail) {
+  span.setAttribute("aria-label", words);
+  for (const event of ["mouseenter", "focus"]) span.addEventListener(event, () => { detail.textContent = words; });
+}
