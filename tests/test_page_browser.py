@@ -347,6 +347,14 @@ def test_tabs_are_moved_through_with_arrow_keys(page: Page) -> None:
     page.until(lambda: page.driver.switch_to.active_element.get_attribute("id") == "tab-attention")
 
 
+def test_tokens_are_moved_through_with_arrow_keys(page: Page) -> None:
+    page.open(source="tea")
+    explained(page)
+    page.run("document.querySelector('#result .token').focus()")
+    page.driver.switch_to.active_element.send_keys("\ue014")
+    assert page.text("#result .detail").startswith("IY1: probability ")
+
+
 def test_on_a_phone_nothing_is_wider_than_the_screen(page: Page) -> None:
     size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -454,3 +462,14 @@ def test_of_several_models_one_is_chosen(driver: Any, tmp_path: Path) -> None:
         explained(page)
         assert "model=two" in page.driver.current_url
         assert page.log() == []
+
+
+def test_without_explanations_the_output_is_shown_and_the_reason(driver: Any) -> None:
+    with serving("--explain", "false") as process:
+        page = Page(driver, process.port)
+        page.open(source="tea")
+        page.until(lambda: "explain" in page.text("#result .detail"))
+        assert page.texts("#result .token") == ["T", "IY1"]
+        page.click("#tab-attention")
+        page.until(lambda: "explain" in page.text("#panel .error"))
+        page.log()  # Chromium logs the status 404
