@@ -60,6 +60,15 @@ class Page:
         self.one(selector)
         self.run("document.querySelector(arguments[0]).click()", selector)
 
+    def press(self, selector: str, *keys: str) -> None:
+        """Keys for an element, which the page may draw anew at any moment."""
+
+        def pressed() -> bool:
+            self.one(selector).send_keys(*keys)
+            return True
+
+        self.until(pressed)
+
     def type(self, text: str) -> None:
         source = self.one("#source")
         source.clear()
@@ -181,7 +190,7 @@ def test_one_walks_through_the_decoding_by_hand(page: Page) -> None:
     page.open(source="tea")
     for token in ("T", "IY1", "⟨end⟩"):
         page.until(lambda token=token: page.text(".bar .name") == token)
-        page.one(".bar").send_keys("\n")
+        page.press(".bar", "\n")
     page.until(lambda: page.all("#panel .done"))
     assert page.texts(".crumb") == ["start", "T", "IY1", "⟨end⟩"]
     page.driver.back()
@@ -343,7 +352,7 @@ def test_a_view_is_saved_as_one_html_file_and_as_a_picture(page: Page, tmp_path:
 
 def test_tabs_are_moved_through_with_arrow_keys(page: Page) -> None:
     page.open()
-    page.one("#tab-next").send_keys("\ue014")
+    page.press("#tab-next", "\ue014")
     page.until(lambda: page.driver.switch_to.active_element.get_attribute("id") == "tab-attention")
 
 
@@ -425,9 +434,9 @@ def test_the_key_is_typed_once_and_kept_nowhere(driver: Any) -> None:
         page.open()
         page.until(lambda: page.one("#key-form").is_displayed())
         assert page.text("#error") == "This service wants an API key. Type it above."
-        page.one("#key").send_keys("wrong", "\n")
+        page.press("#key", "wrong", "\n")
         page.until(lambda: "does not know this API key" in page.text("#error"))
-        page.one("#key").send_keys("the-key", "\n")
+        page.press("#key", "the-key", "\n")
         page.until(lambda: not page.one("#key-form").is_displayed())
         page.type("tea")
         explained(page)
