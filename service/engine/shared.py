@@ -105,6 +105,8 @@ class SharedEngine:
         """`cache_bytes`: of the answers that are kept, about; 0: none."""
         self._engine, self._observer = engine, observer or EngineObserver()
         self._share_in_flight = share_in_flight
+        description = engine.description
+        self._max_requests, self._max_tokens = description.max_queue_requests, description.max_queue_tokens
         self._cache = AnswerCache(cache_bytes)
         self._in_flight: dict[Key, Computation] = {}
         self._closed = False
@@ -141,8 +143,10 @@ class SharedEngine:
         with self._lock:
             self._cache.clear()
 
-    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> SharedSubmission:
+    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
         """As the engine does; answers that are kept are given in this thread."""
+        if len(tasks) > self._max_requests or sum(task.token_budget for task in tasks) > self._max_tokens:
+            return self._engine.submit(tasks, on_event, deadline)  # refused there, whatever could be shared
         waiters = [Waiter(task, key_of(task), index, on_event, deadline) for index, task in enumerate(tasks)]
         self._submit(waiters)
         return SharedSubmission(self, waiters)
