@@ -22,6 +22,8 @@ INTRODUCTION = """\
 
 This page is made by `make bench-report` from the files in [bench/results](../bench/results); every figure can be taken
 again by the command beside it. Comparisons are ratios: both sides in one run, taking turns, the best turn of each.
+Nothing is answered from a cache (`--cache-megabytes 0`), and no computation is shared by equal requests
+(`--share-in-flight false`).
 Figures of two kinds of processor stand apart, since they cannot be compared: with VNNI, integer products are several
 times as fast.
 

@@ -77,8 +77,8 @@ async def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None
 
 
 def attendant(bundle: Path | None = None, precision: str = "auto", threads: int = 0) -> list[str]:
-    """The service, as a user starts it."""
-    arguments = ["-m", "attendant", "serve", "--host", HOST, "--log-level", "warning"]
+    """The service, as a user starts it, but every request is computed, also where an equal one is in flight."""
+    arguments = ["-m", "attendant", "serve", "--host", HOST, "--log-level", "warning", "--share-in-flight", "false"]
     arguments += ["--bundle", str(bundle)] if bundle is not None else []
     return [*arguments, "--precision", precision, "--threads", str(threads)]
 

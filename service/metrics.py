@@ -52,6 +52,7 @@ OUTCOMES = (
 NO_MODEL = ""  # the label of requests for none, or for none that is known
 WASTE_REASONS = ("cancelled", "pruned")
 RELOAD_OUTCOMES = ("ok", "refused")
+CACHE_HITS = ("finished", "in_flight")
 LOAD_OUTCOMES = ("ok", "failed")
 MODEL_STATES = ("loaded", "loading", "unloaded", "failed")
 
@@ -112,6 +113,10 @@ class Metrics:
         )
         self.rejections = self._counter("queue_rejections", "Requests refused because the queue was full.", "model")
         self.deadlines = self._counter("deadline_hits", "Texts whose deadline passed before they were done.", "model")
+        self.cache_hits = self._counter(
+            "cache_hits", "Texts that were not computed, since an equal one was.", "model", "kind"
+        )
+        self.cache_misses = self._counter("cache_misses", "Texts that had to be computed.", "model")
 
     def _define_model(self) -> None:
         self.loads = self._counter("model_loads", "Bundles that were loaded, or were to be.", "model", "outcome")
@@ -119,6 +124,7 @@ class Metrics:
         self.state = self._gauge("model_state", "1 for the state that a model is in.", "model", "state")
         self.running = self._gauge("requests_running", "Texts being decoded.", "model")
         self.waiting = self._gauge("requests_waiting", "Texts in the queue.", "model")
+        self.cache_bytes = self._gauge("cache_bytes", "Memory of the answers that are kept, about.", "model")
         self.drift = self._gauge("certificate_drift", "Largest difference from the certificate's outputs.", "model")
         self.tolerance = self._gauge("certificate_tolerance", "The drift above which a bundle is refused.", "model")
         self.fallback = self._gauge("provider_fallback", "1 if the CPU computes in place of CUDA.", "model")
@@ -183,6 +189,8 @@ class ModelMetrics(EngineObserver):
         self._wasted_tokens = {reason: metrics.wasted_tokens.labels(name, reason) for reason in WASTE_REASONS}
         self._rejections = metrics.rejections.labels(name)
         self._deadlines = metrics.deadlines.labels(name)
+        self._cache_hits = {kind: metrics.cache_hits.labels(name, kind) for kind in CACHE_HITS}
+        self._cache_misses = metrics.cache_misses.labels(name)
         self._loads = {outcome: metrics.loads.labels(name, outcome) for outcome in LOAD_OUTCOMES}
         self._reloads = {outcome: metrics.reloads.labels(name, outcome) for outcome in RELOAD_OUTCOMES}
         self._described: list[tuple[Gauge, tuple[str, ...]]] = []  # gauges of the loaded bundle, and their labels
@@ -200,6 +208,7 @@ class ModelMetrics(EngineObserver):
         metrics, name = self._metrics, self._name
         metrics.running.labels(name).set_function(lambda: sum(engine.count_running() for engine in engines()))
         metrics.waiting.labels(name).set_function(lambda: sum(engine.count_waiting() for engine in engines()))
+        metrics.cache_bytes.labels(name).set_function(lambda: sum(engine.count_cached_bytes() for engine in engines()))
         for known in MODEL_STATES:
             metrics.state.labels(name, known).set_function(partial(_is, state, known))
 
@@ -233,6 +242,7 @@ class ModelMetrics(EngineObserver):
         for gauge, labels in (
             (metrics.running, (name,)),
             (metrics.waiting, (name,)),
+            (metrics.cache_bytes, (name,)),
             *((metrics.state, (name, state)) for state in MODEL_STATES),
         ):
             gauge.remove(*labels)
@@ -265,6 +275,12 @@ class ModelMetrics(EngineObserver):
 
     def expired(self) -> None:
         self._deadlines.inc()
+
+    def cache_hit(self, kind: str) -> None:
+        self._cache_hits[kind].inc()
+
+    def cache_missed(self) -> None:
+        self._cache_misses.inc()
 
 
 def _is(state: Callable[[], str], known: str) -> bool:

@@ -80,6 +80,10 @@ class Settings:
         low=1,
         high=10**9,
     )
+    cache_megabytes: int = setting(
+        0, "of answers kept by each model, for requests that come again; 0: none", unit="MB", low=0, high=10**6
+    )
+    share_in_flight: bool = setting(True, "identical texts asked for at the same time are computed once")
     max_body_bytes: int = setting(
         2**20, "of a request, also after decompression; over it 413", unit="bytes", low=1024, high=2**30
     )

@@ -188,6 +188,9 @@ class FakeEngine:
     def count_running(self) -> int:
         return len(self._jobs)
 
+    def count_cached_bytes(self) -> int:
+        return 0
+
     def resume(self) -> None:
         with self.changed:
             self.pause_after = None

@@ -1,4 +1,4 @@
-"""EngineInterface, held to by the real engine and by the fake one that stands for it in the tests of HTTP."""
+"""EngineInterface, held to by the real engine, by it behind SharedEngine, and by the fake one of the tests of HTTP."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from export.bundle import Bundle
 from service.engine.engine import Engine
 from service.engine.interface import CertificateResult, EngineDescription, EngineInterface
 from service.engine.runner import Runner
+from service.engine.shared import SharedEngine
 from service.engine.tasks import Distribution, Generate, Generated, NewTokens, NextToken, Options, Score, Scored, Task
 from service.errors import CancelledError, DeadlineError, InvalidFieldError, NotReadyError, QueueFullError
 from tests import fake_engine
@@ -73,7 +74,7 @@ class Real(Kind):
 
         monkeypatch.setattr(Runner, "step", paused_step)
 
-    def make(self) -> Engine:
+    def make(self) -> Any:
         engine = make_engine(self._bundle, max_queue_requests=MAX_REQUESTS)
         engine.start()
         return engine
@@ -86,16 +87,21 @@ class Real(Kind):
         self._gate.set()
 
 
+class Shared(Real):
+    def make(self) -> SharedEngine:
+        return SharedEngine(super().make(), cache_bytes=10**6)
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make_bundle(make_model(seed=3), tmp_path_factory.mktemp("bundle") / "small", ("fp32",))
 
 
-@pytest.fixture(params=["real", "fake"])
+@pytest.fixture(params=["real", "shared", "fake"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
     if request.param == "fake":
         return Fake(tmp_path / "bundle")
-    return Real(request.getfixturevalue("bundle"), monkeypatch)
+    return {"real": Real, "shared": Shared}[request.param](request.getfixturevalue("bundle"), monkeypatch)
 
 
 @pytest.fixture
@@ -132,8 +138,8 @@ def generation(request: pytest.FixtureRequest) -> Generate:
     return GENERATIONS[request.param]
 
 
-@pytest.mark.parametrize("engine_type", [Engine, FakeEngine])
-@pytest.mark.parametrize("method", ["submit", "count_waiting", "count_running", "start", "close"])
+@pytest.mark.parametrize("engine_type", [Engine, SharedEngine, FakeEngine])
+@pytest.mark.parametrize("method", ["submit", "count_waiting", "count_running", "count_cached_bytes", "start", "close"])
 def test_methods_take_what_the_interface_says(engine_type: type, method: str) -> None:
     expected, found = (inspect.signature(getattr(of, method)).parameters for of in (EngineInterface, engine_type))
     assert [(p.name, p.default) for p in found.values()] == [(p.name, p.default) for p in expected.values()]
@@ -272,7 +278,9 @@ def test_a_full_queue_takes_none_of_a_submission_and_the_accepted_are_answered(k
 
     def fill() -> None:
         while len(accepted) < 20:
-            engine.submit([generate()] * 4, callback := Callback(4))
+            number = len(accepted)
+            tasks = [generate(source=(4 + number // 9, 4 + number % 9, 4 + place)) for place in range(4)]
+            engine.submit(tasks, callback := Callback(4))
             accepted.append(callback)
 
     with pytest.raises(QueueFullError) as refused:

@@ -64,6 +64,7 @@ def test_http_knows_no_tensors_and_of_the_engine_only_its_interface() -> None:
     seen = tuple(f"service.engine.{name}" for name in ("interface", "tasks", "distributions", "attention"))
     names = ("Engine", "EngineSettings", "Turns", "total_threads")
     loader = {"service.engine.engine", *(f"service.engine.engine.{name}" for name in names)}
+    loader |= {"service.engine.shared", "service.engine.shared.SharedEngine"}
     for path in files("service/http"):
         assert not tops(path) & {"numpy", "onnxruntime"}, path
         found = imports(path) - {"service.engine"}

@@ -143,6 +143,7 @@ def test_levels_are_those_at_the_time_of_the_scrape(metrics: Metrics, model: Mod
 class Level:
     def __init__(self, running: int, waiting: int) -> None:
         self.count_running, self.count_waiting = lambda: running, lambda: waiting
+        self.count_cached_bytes = lambda: 0
 
 
 INFO = {"precision": "fp32", "provider": "cpu", **G2P}

@@ -76,6 +76,9 @@ class Engine:
     def count_running(self) -> int:
         return self._scheduler.count_running() + self._explainer.count_pending()
 
+    def count_cached_bytes(self) -> int:
+        return 0
+
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> SubmittedJobs:
         """Any thread. QueueFullError or NotReadyError, or `on_event` gets one Finished for each task."""
         explanations = sum(isinstance(task, Explain) for task in tasks)

@@ -81,6 +81,9 @@ class EngineInterface(Protocol):
     def count_running(self) -> int:
         """Tasks in the lanes."""
 
+    def count_cached_bytes(self) -> int:
+        """Memory of the answers that are kept, about."""
+
     def start(self) -> None:
         """Begin to decode."""
 

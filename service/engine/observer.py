@@ -27,3 +27,9 @@ class EngineObserver:
 
     def expired(self) -> None:
         """A task's deadline passed before it was done."""
+
+    def cache_hit(self, kind: str) -> None:
+        """A task was not computed, since an equal one was: `finished` and kept, or `in_flight`."""
+
+    def cache_missed(self) -> None:
+        """A task that could have been shared is computed."""

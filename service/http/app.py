@@ -151,17 +151,21 @@ def _engine_loader(settings: Settings, metrics: Metrics, count: Callable[[], int
     def load(directory: Path | None) -> EngineInterface:
         nonlocal turns
         from service.engine.engine import Engine, EngineSettings, Turns, total_threads
+        from service.engine.shared import SharedEngine
 
         bundle = read_bundle(directory or bundle_directory(settings))
+        observer = metrics.model(bundle.name if settings.models is None else bundle.directory.name)
         if settings.models is None:
-            engine = Engine(bundle, EngineSettings.of(settings), metrics.model(bundle.name))
+            engine = Engine(bundle, EngineSettings.of(settings), observer)
         else:
             most = min(settings.max_loaded or count(), count())
             engine_settings = EngineSettings.of(settings, memory_shares=most)
             turns = turns or Turns(total_threads(engine_settings))
-            engine = Engine(bundle, engine_settings, metrics.model(bundle.directory.name), turns)
+            engine = Engine(bundle, engine_settings, observer, turns)
         engine.start()
-        return engine
+        if not settings.cache_megabytes and not settings.share_in_flight:
+            return engine
+        return SharedEngine(engine, observer, settings.cache_megabytes * 10**6, settings.share_in_flight)
 
     return load
 

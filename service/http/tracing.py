@@ -83,6 +83,9 @@ class TracedEngine:
     def count_running(self) -> int:
         return self._engine.count_running()
 
+    def count_cached_bytes(self) -> int:
+        return self._engine.count_cached_bytes()
+
     def start(self) -> None:
         self._engine.start()
 

@@ -1,0 +1,327 @@
+"""An engine that is asked twice and computes once: equal tasks in flight share a computation, and answers may be kept.
+
+A computation belongs to everyone who waits for it, and is cancelled when nobody does. Deadlines stay everyone's own: a
+task joins only a computation that ends no later than it must be answered itself and that was given about as much time.
+If that one is cut short by its deadline, whoever has time left is submitted again, and what was found is answered if
+nothing better comes of it. Explanations are neither shared nor kept. A streamed task is answered from what is kept, all
+tokens at once, and joins no computation, since the tokens before it joined are not known.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from service.engine.answers import AnswerCache, Key, is_cut_short, key_of
+from service.engine.interface import EngineDescription, EngineInterface, Submission
+from service.engine.observer import EngineObserver
+from service.engine.tasks import EventCallback, Finished, Generate, Generated, NewTokens, Result, Task
+from service.errors import CancelledError, DeadlineError
+from service.tokenizer import Tokenizer
+
+MORE_TIME = 1.1  # times the time that a computation was given: whoever has more than that does not join it
+
+log = logging.getLogger("attendant")
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """One task of a submission, until it has its outcome."""
+
+    task: Task
+    key: Key | None
+    index: int  # among those submitted together
+    on_event: EventCallback
+    deadline: float | None
+    computation: Computation | None = None  # the one that it waits for
+    held: bool = False  # its submission may still be refused: no outcome yet
+    answer: Result | Exception | None = None  # that was kept, or came while it was held
+    expired: bool = False  # the computation that it joined was cut short
+    fallback: Generated | None = None  # what that one had found: better than nothing
+    done: bool = False
+
+    def finish(self, answer: Result | Exception) -> None:
+        """Give the outcome: once, which is for whoever sets `done`."""
+        if self.fallback is not None and _is_worse(answer, self.fallback):
+            answer = self.fallback
+        try:
+            if self.answer is answer and self.task.stream and isinstance(answer, Generated):
+                self._emit_all(answer)
+            self.on_event(Finished(self.index, answer))
+        except Exception:
+            log.exception("a request's callback failed")
+
+    def _emit_all(self, answer: Generated) -> None:
+        """The tokens of an answer that was kept."""
+        best = answer.hypotheses[0]
+        count = len(best.ids)
+        if count:
+            self.on_event(NewTokens(self.index, best.ids, best.logprobs[:count], best.top_logprobs[:count]))
+
+
+@dataclass(eq=False, slots=True)
+class Computation:
+    """A task in the engine, and who waits for it."""
+
+    key: Key | None
+    batch: Batch
+    first: Waiter  # who caused it; new tokens are for this one
+    seconds: float | None  # from its submission to its deadline
+    waiters: list[Waiter]
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Computations that were submitted to the engine together, and can only be cancelled together."""
+
+    computations: list[Computation] = field(default_factory=list)
+    waiting: int = 0  # waiters of all of them
+    submission: Submission | None = None
+    abandoned: bool = False
+
+
+class SharedSubmission:
+    def __init__(self, engine: SharedEngine, waiters: Sequence[Waiter]) -> None:
+        self._engine, self._waiters = engine, waiters
+
+    def cancel(self) -> None:
+        self._engine.cancel(self._waiters)
+
+
+class SharedEngine:
+    """EngineInterface around an engine; it owns that engine."""
+
+    def __init__(
+        self,
+        engine: EngineInterface,
+        observer: EngineObserver | None = None,
+        cache_bytes: int = 0,
+        share_in_flight: bool = True,
+    ) -> None:
+        """`cache_bytes`: of the answers that are kept, about; 0: none."""
+        self._engine, self._observer = engine, observer or EngineObserver()
+        self._share_in_flight = share_in_flight
+        description = engine.description
+        self._max_requests, self._max_tokens = description.max_queue_requests, description.max_queue_tokens
+        self._cache = AnswerCache(cache_bytes)
+        self._in_flight: dict[Key, Computation] = {}
+        self._closed = False
+        self._lock = threading.Lock()  # never held while the engine or a callback is called
+
+    @property
+    def description(self) -> EngineDescription:
+        return self._engine.description
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        return self._engine.source_tokenizer
+
+    @property
+    def target_tokenizer(self) -> Tokenizer:
+        return self._engine.target_tokenizer
+
+    def count_waiting(self) -> int:
+        return self._engine.count_waiting()
+
+    def count_running(self) -> int:
+        return self._engine.count_running()
+
+    def count_cached_bytes(self) -> int:
+        return self._cache.bytes
+
+    def start(self) -> None:
+        self._engine.start()
+
+    def close(self, grace: float = 0.0) -> None:
+        with self._lock:
+            self._closed = True
+        self._engine.close(grace)
+        with self._lock:
+            self._cache.clear()
+
+    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
+        """As the engine does; answers that are kept are given in this thread."""
+        if len(tasks) > self._max_requests or sum(task.token_budget for task in tasks) > self._max_tokens:
+            return self._engine.submit(tasks, on_event, deadline)  # refused there, whatever could be shared
+        waiters = [Waiter(task, key_of(task), index, on_event, deadline) for index, task in enumerate(tasks)]
+        self._submit(waiters)
+        return SharedSubmission(self, waiters)
+
+    def _submit(self, waiters: Sequence[Waiter]) -> None:
+        """All of them wait for a computation or have their answer, or none does and the engine's refusal is raised."""
+        batch, now = Batch(), time.monotonic()
+        with self._lock:
+            for waiter in waiters:
+                if not waiter.done:
+                    self._place(waiter, batch, now)
+        if batch.computations:
+            tasks = [computation.first.task for computation in batch.computations]
+            try:
+                submission = self._engine.submit(tasks, partial(self._on_event, batch), waiters[0].deadline)
+            except Exception:
+                self._withdraw(waiters, batch)
+                raise
+            with self._lock:
+                batch.submission = submission
+                abandoned = batch.abandoned
+            if abandoned:
+                submission.cancel()
+        self._release(waiters)
+
+    def _place(self, waiter: Waiter, batch: Batch, now: float) -> None:
+        """Find its answer or a computation for it, or make one in `batch`."""
+        key, found = waiter.key, None
+        if key is not None and not self._closed:
+            if self._cache.max_bytes:
+                waiter.answer = self._cache.get(key)
+                if waiter.answer is not None:
+                    waiter.held = True
+                    self._observer.cache_hit("finished")
+                    return
+            found = self._in_flight.get(key)
+            if found is not None and _may_join(waiter, found, now):
+                waiter.held = found.batch is not batch
+                self._observer.cache_hit("in_flight")
+                self._wait(waiter, found)
+                return
+            self._observer.cache_missed()
+        seconds = None if waiter.deadline is None else waiter.deadline - now
+        computation = Computation(key, batch, waiter, seconds, [])
+        batch.computations.append(computation)
+        self._wait(waiter, computation)
+        longest = found is None or _is_later(waiter.deadline, found.first.deadline)
+        if key is not None and self._share_in_flight and longest:
+            self._in_flight[key] = computation
+
+    def _wait(self, waiter: Waiter, computation: Computation) -> None:
+        waiter.computation = computation
+        computation.waiters.append(waiter)
+        computation.batch.waiting += 1
+
+    def _release(self, waiters: Sequence[Waiter]) -> None:
+        """Their submission is accepted: those that were held may have their outcome."""
+        with self._lock:
+            held = [waiter for waiter in waiters if waiter.held]
+            for waiter in held:
+                waiter.held = False
+        for waiter in held:
+            if waiter.answer is not None:
+                self._finish([waiter], waiter.answer)
+            elif waiter.expired:
+                self._submit_again(waiter)
+
+    def _withdraw(self, waiters: Sequence[Waiter], batch: Batch) -> None:
+        """Their submission was refused. Whoever joined it meanwhile is submitted alone."""
+        with self._lock:
+            abandoned = self._leave(waiters)
+            others = [waiter for computation in batch.computations for waiter in computation.waiters]
+            self._leave(others)
+            self._forget(batch.computations)
+        for submission in abandoned:
+            submission.cancel()
+        for waiter in others:
+            self._submit_again(waiter)
+
+    def _on_event(self, batch: Batch, event: NewTokens | Finished) -> None:
+        computation = batch.computations[event.index]
+        first = computation.first
+        if isinstance(event, NewTokens):
+            if not first.done:
+                first.on_event(event if event.index == first.index else replace(event, index=first.index))
+            return
+        answer = event.answer
+        cut_short = isinstance(answer, DeadlineError) or is_cut_short(answer)
+        with self._lock:
+            self._forget([computation])
+            if computation.key is not None and not isinstance(answer, Exception) and not self._closed:
+                self._cache.put(computation.key, answer)
+            waiters, computation.waiters = computation.waiters, []
+            batch.waiting -= len(waiters)
+            ready, again = [], []
+            for waiter in waiters:
+                waiter.computation = None
+                if cut_short and waiter.deadline != first.deadline:
+                    waiter.expired = True
+                    waiter.fallback = answer if isinstance(answer, Generated) else waiter.fallback
+                    again += [] if waiter.held else [waiter]
+                elif waiter.held:
+                    waiter.answer = answer
+                else:
+                    ready.append(waiter)
+        self._finish(ready, answer)
+        for waiter in again:
+            self._submit_again(waiter)
+
+    def _submit_again(self, waiter: Waiter) -> None:
+        """It was accepted, so a refusal is its outcome."""
+        waiter.expired = False
+        try:
+            self._submit([waiter])
+        except Exception as error:
+            self._finish([waiter], error)
+
+    def _finish(self, waiters: Sequence[Waiter], answer: Result | Exception) -> None:
+        with self._lock:
+            waiters = [waiter for waiter in waiters if not waiter.done]
+            for waiter in waiters:
+                waiter.done = True
+        for waiter in waiters:
+            waiter.finish(answer)
+
+    def cancel(self, waiters: Sequence[Waiter]) -> None:
+        with self._lock:
+            waiters = [waiter for waiter in waiters if not waiter.done]
+            for waiter in waiters:
+                waiter.done, waiter.fallback = True, None
+            abandoned = self._leave(waiters)
+        for submission in abandoned:
+            submission.cancel()
+        for waiter in waiters:
+            waiter.finish(CancelledError())
+
+    def _leave(self, waiters: Sequence[Waiter]) -> list[Submission]:
+        """They wait no more; what to cancel, since nobody waits for any of it."""
+        abandoned = []
+        for waiter in waiters:
+            computation, waiter.computation = waiter.computation, None
+            if computation is None:
+                continue
+            computation.waiters.remove(waiter)
+            batch = computation.batch
+            batch.waiting -= 1
+            if not batch.waiting:
+                batch.abandoned = True
+                self._forget(batch.computations)
+                if batch.submission is not None:
+                    abandoned.append(batch.submission)
+        return abandoned
+
+    def _forget(self, computations: Sequence[Computation]) -> None:
+        """They can be joined no more."""
+        for computation in computations:
+            if computation.key is not None and self._in_flight.get(computation.key) is computation:
+                del self._in_flight[computation.key]
+
+
+def _may_join(waiter: Waiter, computation: Computation, now: float) -> bool:
+    if isinstance(waiter.task, Generate) and waiter.task.stream:
+        return False
+    deadline, earlier = waiter.deadline, computation.first.deadline
+    if deadline is None or earlier is None or computation.seconds is None:
+        return deadline is earlier is None
+    return deadline >= earlier and deadline - now <= MORE_TIME * computation.seconds
+
+
+def _is_later(deadline: float | None, other: float | None) -> bool:
+    return other is not None and (deadline is None or deadline > other)
+
+
+def _is_worse(answer: Result | Exception, fallback: Generated) -> bool:
+    """Whether what was found before is as good: an answer in full never is worse."""
+    if not isinstance(answer, Generated):
+        return True
+    return is_cut_short(answer) and len(answer.hypotheses[0].ids) <= len(fallback.hypotheses[0].ids)
