@@ -236,8 +236,14 @@ def describe(
         generation=bundle.generation,
         alignment=alignment_of(bundle),
         alignment_chosen=bool(bundle.alignment),
-        examples=tuple(sample["source"] for sample in bundle.certificate.get("samples", [])[:MOST_EXAMPLES]),
+        examples=examples_of(bundle),
     )
+
+
+def examples_of(bundle: Bundle) -> tuple[str, ...]:
+    """Some sources of the certificate, where it has their texts."""
+    samples = bundle.certificate.get("samples", [])[:MOST_EXAMPLES]
+    return tuple(sample["source"] for sample in samples if isinstance(sample.get("source"), str))
 
 
 def make_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
