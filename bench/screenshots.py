@@ -28,7 +28,7 @@ SHOTS: dict[str, tuple[int, bool, str, dict[str, Any], str | None]] = {
     "next-token": (DESKTOP, False, ".cut", {"source": "facade", "walk": ["F", "AH0"]}, None),
     "attention": (DESKTOP, False, "canvas.map", {"source": "attendant", "tab": "attention"}, ".side:last-child .token"),
     "attention-dark": (DESKTOP, True, "canvas.map", {"source": "attendant", "tab": "attention"}, "canvas.map"),
-    "alignment": (DESKTOP, False, ".alignment", {"source": "knowledge", "tab": "alignment"}, None),
+    "alignment": (DESKTOP, False, ".alignment", {"source": "attendant", "tab": "alignment"}, None),
     "beam": (DESKTOP, False, ".tree", {**BEAM, "tab": "beam"}, None),
     "beam-dark": (DESKTOP, True, ".tree", {**BEAM, "tab": "beam"}, None),
     "compare": (DESKTOP, False, ".pair canvas", {"source": "tear", "source2": "tier", "tab": "compare"}, None),
