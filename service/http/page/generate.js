@@ -59,14 +59,15 @@ export async function generate(done) {
     await streamed(control.signal);
     drawResult(done);
     await explainOutput(control.signal);
-    drawResult(done);
+    drawResult(); // parts ask for the explanation themselves
   } catch (error) {
-    if (error.name !== "AbortError") showError(error);
+    if (error.name === "AbortError") return;
+    showError(error);
+    done();
   } finally {
     if (running === control) {
       running = null;
       find("#go").textContent = t("generate");
-      done();
     }
   }
 }
@@ -136,7 +137,7 @@ export async function explain(signal = null) {
 }
 
 /** The output with its details and hypotheses. */
-export function drawResult(done) {
+export function drawResult(done = () => {}) {
   const { answer, explained } = session;
   if (!answer) return;
   const found = answer.outputs[0].hypotheses;

@@ -116,8 +116,8 @@ async function changed(keys) {
   } else if (has("target") && !has("source") && session.answer) {
     explainChosen(drawPart);
   } else if (has("lang")) {
-    drawResult(drawPart);
-    drawPart();
+    if (session.answer) drawResult(drawPart);
+    else drawPart();
   } else if (has("tab", "walk", "done", "kind", "layer", "head", "align", "theme")) drawPart();
 }
 
