@@ -23,6 +23,7 @@ from starlette.routing import Route
 from attendant_version import VERSION, install_command
 from export.bundle import read_bundle
 from service.engine.interface import EngineInterface
+from service.engine.shared import SharedEngine
 from service.errors import InvalidJSONError, NotFoundError, ServiceError, StartError
 from service.http import chat, docs, explain, native, openai, page, v2
 from service.http.context import AppState
@@ -56,6 +57,8 @@ ROUTERS = (
     page.router,
 )
 
+MEGABYTE = 10**6
+
 log = logging.getLogger("attendant")
 
 
@@ -71,12 +74,15 @@ def create_app(
 
     Without an engine that runs already, it loads one when it starts, and answers probes meanwhile; `on_failure` is
     called if that one cannot serve. `app.state` has the `parts`, and `traffic`. An engine that is given is not traced.
+    Equal requests share nothing of an engine that is given, or that a given `load` makes.
     """
     metrics = Metrics(registry or CollectorRegistry())
     metrics.build_info(version=VERSION, onnxruntime=_onnxruntime_version(), python=platform.python_version())
+    given = load is not None
     load = load or _engine_loader(settings, metrics, lambda: models.count)
     tracing = tracing or _make_tracing(settings)
-    models = Models(settings, load if tracing is None else tracing.loader(load), metrics)
+    load = load if tracing is None else tracing.loader(load)
+    models = Models(settings, load if given else _sharing_loader(settings, metrics, load), metrics)
     if engine is not None:
         models.put(engine)
 
@@ -151,23 +157,32 @@ def _engine_loader(settings: Settings, metrics: Metrics, count: Callable[[], int
     def load(directory: Path | None) -> EngineInterface:
         nonlocal turns
         from service.engine.engine import Engine, EngineSettings, Turns, total_threads
-        from service.engine.shared import SharedEngine
 
         bundle = read_bundle(directory or bundle_directory(settings))
-        observer = metrics.model(bundle.name if settings.models is None else bundle.directory.name)
         if settings.models is None:
-            engine = Engine(bundle, EngineSettings.of(settings), observer)
+            engine = Engine(bundle, EngineSettings.of(settings), metrics.model(bundle.name))
         else:
             most = min(settings.max_loaded or count(), count())
             engine_settings = EngineSettings.of(settings, memory_shares=most)
             turns = turns or Turns(total_threads(engine_settings))
-            engine = Engine(bundle, engine_settings, observer, turns)
+            engine = Engine(bundle, engine_settings, metrics.model(bundle.directory.name), turns)
         engine.start()
-        if not settings.cache_megabytes and not settings.share_in_flight:
-            return engine
-        return SharedEngine(engine, observer, settings.cache_megabytes * 10**6, settings.share_in_flight)
+        return engine
 
     return load
+
+
+def _sharing_loader(settings: Settings, metrics: Metrics, load: LoadEngine) -> LoadEngine:
+    """Engines that compute once what is asked twice, where the settings want it."""
+    if not settings.cache_megabytes and not settings.share_in_flight:
+        return load
+
+    def load_shared(directory: Path | None) -> EngineInterface:
+        engine = load(directory)
+        name = engine.description.model if settings.models is None or directory is None else directory.name
+        return SharedEngine(engine, metrics.model(name), settings.cache_megabytes * MEGABYTE, settings.share_in_flight)
+
+    return load_shared
 
 
 async def _start(models: Models, on_failure: Callable[[Exception], None]) -> None:
