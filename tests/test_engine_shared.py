@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -188,6 +189,16 @@ def test_a_shared_computation_ends_when_the_last_who_waits_has_left(fake: FakeEn
         assert isinstance(callback.wait()[0], CancelledError)
     fake.resume()
     assert ask(engine, generate()) == ask(fake, generate())
+    assert fake.cancelled == 1
+
+
+def test_what_nobody_waits_for_ends_with_what_somebody_did(fake: FakeEngine, engine: SharedEngine) -> None:
+    fake.pause_after = 3
+    _, leaving = submit(engine, generate((4,)), generate((4, 5, 6, 7)))
+    staying, _ = submit(engine, generate((4,)))
+    leaving.cancel()
+    assert staying.wait()[0] == ask(fake, generate((4,)))[0]
+    wait_for(lambda: engine.count_running() == 0)
     assert fake.cancelled == 1
 
 
@@ -551,3 +562,40 @@ def test_in_the_real_engine_too_who_has_time_left_is_computed_again(
     finish_all(inner)
     assert first.wait()[0].hypotheses[0].finish_reason == "deadline"
     assert engines.without_timing(second.wait()[0]) == engines.without_timing(inner.run([task])[0])
+
+
+def test_from_many_threads_each_task_gets_one_outcome_and_the_right_one(bundle: Bundle) -> None:
+    inner = make_engine(bundle, max_queue_requests=8)
+    alone = {source: inner.run([generate((source,))])[0].hypotheses for source in range(4, 8)}
+    engine, callbacks = SharedEngine(inner, cache_bytes=3_000), []
+    engine.start()
+
+    def client(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(60):
+            sources = [rng.randrange(4, 8) for _ in range(rng.randint(1, 3))]
+            callback = Callback(len(sources))
+            deadline = time.monotonic() + rng.choice([0.0, 0.002, 60])
+            try:
+                submission = engine.submit([generate((source,)) for source in sources], callback, deadline)
+            except QueueFullError:
+                assert callback.events == []
+                continue
+            callbacks.append((sources, callback))
+            if rng.random() < 0.3:
+                submission.cancel()
+
+    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for sources, callback in callbacks:
+        for index, answer in callback.wait().items():
+            if isinstance(answer, Exception):
+                assert isinstance(answer, CancelledError | DeadlineError | QueueFullError)
+            elif answer.hypotheses[0].finish_reason != "deadline":
+                assert answer.hypotheses == alone[sources[index]]
+    engine.close(grace=10)
+    assert engine._in_flight == {}
+    assert all(len(callback.events) == len(sources) for sources, callback in callbacks)

@@ -80,6 +80,7 @@ class Batch:
 
     computations: list[Computation] = field(default_factory=list)
     waiting: int = 0  # waiters of all of them
+    unfinished: int = 0  # computations
     submission: Submission | None = None
     abandoned: bool = False
 
@@ -192,6 +193,7 @@ class SharedEngine:
         seconds = None if waiter.deadline is None else waiter.deadline - now
         computation = Computation(key, batch, waiter, seconds, [])
         batch.computations.append(computation)
+        batch.unfinished += 1
         self._wait(waiter, computation)
         longest = found is None or _is_later(waiter.deadline, found.first.deadline)
         if key is not None and self._share_in_flight and longest:
@@ -241,6 +243,8 @@ class SharedEngine:
                 self._cache.put(computation.key, answer)
             waiters, computation.waiters = computation.waiters, []
             batch.waiting -= len(waiters)
+            batch.unfinished -= 1
+            abandoned = self._abandon(batch) if not batch.waiting and batch.unfinished else []
             ready, again = [], []
             for waiter in waiters:
                 waiter.computation = None
@@ -253,6 +257,8 @@ class SharedEngine:
                 else:
                     ready.append(waiter)
         self._finish(ready, answer)
+        for submission in abandoned:
+            submission.cancel()
         for waiter in again:
             self._submit_again(waiter)
 
@@ -285,20 +291,22 @@ class SharedEngine:
 
     def _leave(self, waiters: Sequence[Waiter]) -> list[Submission]:
         """They wait no more; what to cancel, since nobody waits for any of it."""
-        abandoned = []
+        abandoned: list[Submission] = []
         for waiter in waiters:
             computation, waiter.computation = waiter.computation, None
             if computation is None:
                 continue
             computation.waiters.remove(waiter)
-            batch = computation.batch
-            batch.waiting -= 1
-            if not batch.waiting:
-                batch.abandoned = True
-                self._forget(batch.computations)
-                if batch.submission is not None:
-                    abandoned.append(batch.submission)
+            computation.batch.waiting -= 1
+            if not computation.batch.waiting:
+                abandoned += self._abandon(computation.batch)
         return abandoned
+
+    def _abandon(self, batch: Batch) -> list[Submission]:
+        """Nobody waits for any of it; what to cancel, unless the engine is only being asked."""
+        batch.abandoned = True
+        self._forget(batch.computations)
+        return [] if batch.submission is None else [batch.submission]
 
     def _forget(self, computations: Sequence[Computation]) -> None:
         """They can be joined no more."""
