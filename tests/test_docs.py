@@ -14,7 +14,7 @@ from bench.install_sizes import table
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "model/default/README.md")),
+        *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "model/default/README.md")),
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
