@@ -29,4 +29,4 @@ for await (const { name, data } of events(await post("/v1/generate", { inputs: "
   if (name === "error") throw new Error(data.error.message);
 }
 
-await post("/v1/generate", { inputs: "cat", beam: 4 }).catch((error) => console.log(error.message.split(" It takes")[0]));
+await post("/v1/generate", { inputs: "cat", beam_size: 0 }).catch((error) => console.log(error.message));

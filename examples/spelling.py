@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attendant import Model, main
 
-NUMBERS = ["7", "305", "1234", "9090"]
+NUMBERS = ["42", "305", "1234", "9090"]
 
 
 def run(out: Path, steps: int) -> None:
