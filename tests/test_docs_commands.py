@@ -71,7 +71,7 @@ def test_the_commands_of_a_page_succeed(page: Path, shell: Shell) -> None:
             assert same_numbers_aside(printed, command.printed), f"{command}\nprints\n{printed}"
 
 
-@pytest.mark.parametrize("line", ["attendant generate --beam 4 cat", "curl localhost:8000/v1/generat", "bash no.sh"])
+@pytest.mark.parametrize("line", ["attendant generate --wide cat", "curl localhost:8000/v1/generat", "bash no.sh"])
 def test_a_command_that_fails_is_noticed(line: str, shell: Shell) -> None:
     with pytest.raises((AssertionError, SystemExit)):
         shell.run(Command("page", 1, line))
