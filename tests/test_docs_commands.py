@@ -27,6 +27,7 @@ NOT_RUN = [
     ("docs/training.md", r"attendant (distill|train --distilled)", "needs two teachers; tests/test_model_distill.py"),
     ("model/default/README.md", r"attendant (train|release)", "trains for hours"),
     ("docs/scaling.md", r"python -m bench\.", "measures for many minutes"),
+    ("docs/scaling.md", r"(python -m service\.ray|curl .*ADDRESS)", "needs a cluster of Ray; make ray-check"),
 ]
 
 # Less work than the pages ask for: only that the commands work is to be shown, not what the model learns. What has
