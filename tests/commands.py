@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import runpy
@@ -11,12 +12,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 from unittest import mock
 
 import attendant
-from tests.markdown import code_blocks
+from tests.markdown import Block, code_blocks
 from tests.processes import Process
 
 ROOT = Path(__file__).parent.parent
@@ -24,18 +26,27 @@ MAIN = attendant.main
 WORDS = ("attendant", "curl", "python", "node", "bash")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Command:
-    """A line with its continuations, where it stands, and what the page says that it prints, if it does."""
+    """A command line with its continuations, where it stands, and what the page says that it prints."""
 
     page: str
     line: int
     text: str
-    printed: str | None = None
+    below: list[str] = field(default_factory=list)  # the rest of its block, up to the next command
+    printed: str | None = None  # the next block, where only the word "prints" is between
 
     @property
     def words(self) -> list[str]:
         return shlex.split(self.text, comments=True)
+
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """The JSON below it, where nothing is left out of that; its values may be those of another model."""
+        try:
+            return cast(dict[str, Any], json.loads("".join(self.below)))
+        except json.JSONDecodeError:
+            return None
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}: {self.text}"
@@ -45,27 +56,32 @@ def commands_of(page: Path) -> list[Command]:
     """The commands of a page, in order."""
     text = page.read_text(encoding="utf-8")
     lines = text.splitlines()
-    blocks = code_blocks(text)
-    found = []
-    for i, block in enumerate(blocks):
-        joined = re.sub(r" *\\\n *", lambda match: " " + "\0" * match[0].count("\n"), block.text)
-        here = [(number, line) for number, line in _numbered(joined, block.line) if line.startswith(WORDS)]
-        here = [(number, line) for number, line in here if line.split()[0] in WORDS]
-        for number, line in here:
-            printed = None
-            if (number, line) == here[-1] and i + 1 < len(blocks):
-                last = block.line + len(block.text.splitlines())
-                between = " ".join(lines[last - 1 : blocks[i + 1].line - 1]).strip()
-                printed = blocks[i + 1].text if between == "prints" else None
-            found.append(Command(str(page.relative_to(ROOT)), number, line, printed))
+    found: list[Command] = []
+    end = 0  # the number of lines up to the end of the last block with a command
+    for block in code_blocks(text):
+        if end and " ".join(lines[end : block.line - 1]).strip() == "prints":
+            found[-1].printed = block.text
+        here: list[Command] = []
+        for number, line in _lines(block):
+            if line.split(" ")[0] in WORDS:
+                here.append(Command(str(page.relative_to(ROOT)), number, line))
+            elif here:
+                here[-1].below.append(line)
+        found += here
+        end = block.line - 1 + block.text.count("\n") + 1 if here else 0
     return found
 
 
-def _numbered(joined: str, first: int) -> Iterator[tuple[int, str]]:
-    number = first
-    for line in joined.split("\n"):
-        yield number, line.replace("\0", "")
-        number += 1 + line.count("\0")
+def _lines(block: Block) -> Iterator[tuple[int, str]]:
+    """Numbered lines, those that end with a backslash joined with the next."""
+    joined, first = "", block.line
+    for number, line in enumerate(block.text.splitlines(), block.line):
+        joined, first = (f"{joined} {line.strip()}", first) if joined else (line, number)
+        if joined.endswith("\\"):
+            joined = joined.removesuffix("\\").rstrip()
+        else:
+            yield first, joined
+            joined = ""
 
 
 class Shell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -70,6 +71,8 @@ def test_the_commands_of_a_page_succeed(page: Path, shell: Shell) -> None:
             pytest.fail(f"{command}\n{error}")
         if command.printed is not None:
             assert same_numbers_aside(printed, command.printed), f"{command}\nprints\n{printed}"
+        if command.answer is not None:
+            assert json.loads(printed).keys() == command.answer.keys(), command
 
 
 @pytest.mark.parametrize("line", ["attendant generate --wide cat", "curl localhost:8000/v1/generat", "bash no.sh"])
@@ -82,6 +85,7 @@ def test_the_documentation_has_commands_of_every_kind_that_run() -> None:
     run = [command for page in PAGES for command in runnable(page)]
     assert len(run) >= 30
     assert sum(command.printed is not None for command in run) >= 4
+    assert sum(command.answer is not None for command in run) >= 4
 
 
 @pytest.mark.parametrize(("page", "beginning", "reason"), NOT_RUN)
