@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import mach
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -39,6 +39,11 @@ serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded mo
 test: lint ## every check that CI runs; nginx and the page in Chromium are tested where they are installed (INSTALL=yes)
 	@for need in "nginx nginx-light" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+docs-check: .venv/all ## commands, programs, API fields, settings and metrics in the documentation, against the code
+	$(BIN)/python -m pytest tests/test_docs*.py tests/test_service_default_bundle.py
+	$(BIN)/python -m pytest tests/test_http_native.py tests/test_service_metrics.py tests/test_service_settings.py \
+	  tests/test_service_api.py tests/test_bench_report.py -k 'docs or documentation'
 
 lint: .venv/all ## ruff and mypy
 	$(BIN)/ruff check .

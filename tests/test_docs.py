@@ -14,7 +14,8 @@ from bench.install_sizes import table
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "model/default/README.md")),
+        *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")),
+        *(ROOT / name / "README.md" for name in ("model/default", "examples")),
         *(ROOT / "docs").rglob("*.md"),
     ]
 )

@@ -1,0 +1,88 @@
+"""Flags, paths, fields and metrics that the documentation names are those of the code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import attendant
+from service.http.app import create_app
+from service.metrics import Metrics
+from service.settings import Settings
+from tests.markdown import code_blocks
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "model/default/README.md")),
+    *(ROOT / "examples").glob("*.*"),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+SUFFIXES = {"counter": ["_total"], "gauge": [""], "info": ["_info"], "histogram": ["", "_bucket", "_sum", "_count"]}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def code_of(page: Path) -> list[str]:
+    """Lines of blocks with their continuations, and what stands in backticks."""
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.sub(r" *\\\n *", " ", block.text) for block in code_blocks(text))
+    return [*blocks.splitlines(), *(" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text))]
+
+
+@cache
+def flags_of(command: str) -> frozenset[str]:
+    """Those that the command's help lists."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        attendant.main([command, "--help"])
+    return frozenset(re.findall(r"--[a-z][a-z0-9-]*", printed.getvalue()))
+
+
+@cache
+def document() -> dict[str, Any]:
+    return create_app(Settings()).openapi()
+
+
+@every_page
+def test_flags_are_those_of_the_command(page: Path) -> None:
+    for line in code_of(page):
+        if found := re.match(r"(?:torchrun .*)?attendant ([a-z]+) (.*)", line.partition("  #")[0]):
+            named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", found[2]))
+            assert named <= flags_of(found[1]), line
+
+
+@every_page
+def test_paths_are_those_of_the_service(page: Path) -> None:
+    known = [re.sub(r"\{\w+\}", r"[^/]+", path) for path in document()["paths"]]
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"(?<![\w.])/v[12](?:/[A-Za-z0-9_{}-]+)+", text):
+        assert any(re.fullmatch(form, path) for form in known), path
+
+
+@every_page
+def test_fields_of_bodies_are_those_of_the_api(page: Path) -> None:
+    schemas = document()["components"]["schemas"].values()
+    known = {name for schema in schemas for name in schema.get("properties", {})}
+    bodies = [body for line in code_of(page) for body in re.findall(r"^\{.*\}$|(?<=-d ')\{.*\}(?=')", line)]
+    for body in bodies:
+        with contextlib.suppress(json.JSONDecodeError):  # what is left out is written as ...
+            value = json.loads(body)
+            if {"source", "inputs", "messages", "prompt"} & value.keys():
+                assert value.keys() <= known, body
+
+
+@every_page
+def test_metrics_are_those_of_the_service(page: Path) -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+    known = {metric.name + suffix for metric in registry.collect() for suffix in SUFFIXES[metric.type]}
+    named = set(re.findall(r"\battendant_[a-z_]+\b", page.read_text(encoding="utf-8"))) - {"attendant_version"}
+    assert named <= known
