@@ -25,6 +25,11 @@ help: ## this list
 	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (1.4 GB; with CUDA more)'
 	@touch $@ .venv/serve
 
+# Envoy's own definitions of its configuration, apart: the package also brings files of OpenTelemetry, older than its own.
+.venv/envoy: .venv/all
+	@rm -rf $@
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $@ xds-protos==1.85.0
+
 .venv/baseline: .venv/all
 	@deploy/pip_install.sh .venv '.[baseline]' 'the baseline'
 	@touch $@
@@ -36,7 +41,7 @@ install-all: .venv/all ## all of it, into .venv: training, export, the checks
 serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
 
-test: lint ## every check that CI runs; nginx and the page in Chromium are tested where they are installed (INSTALL=yes)
+test: lint .venv/envoy ## every check that CI runs; nginx and the page in Chromium are tested where they are installed (INSTALL=yes)
 	@for need in "nginx nginx-light" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
