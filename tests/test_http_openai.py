@@ -406,7 +406,7 @@ def test_a_prompt_whose_deadline_passed_leaves_the_others_their_choices(serve: C
 
 
 def test_a_deadline_ends_a_choice_as_a_length_does(serve: Callable[..., Service]) -> None:
-    service = serve(timeout_ms=500)
+    service = serve(timeout_ms=3000)
     service.engine.pause_after = 2
     choice = service.create("horse").choices[0]
     assert choice.finish_reason == "length"
