@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import mach
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-turn bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -140,9 +140,13 @@ bench: bench-quick bench-http bench-embedded ## every measurement against CTrans
 	$(BIN)/python -m bench.growth
 	$(BIN)/python -m bench.report
 
-bench-quick: .venv/all ## the ratios to CTranslate2 with their goals, and those of an imported Marian, in five minutes
+bench-quick: .venv/all $(DATA)/train.tsv ## the ratios to CTranslate2 with their goals: base, imported and embedded models, in five minutes
 	$(BIN)/python -m bench.quick
 	$(BIN)/python -m bench.imported
+	$(BIN)/python -m bench.words --data $(DATA)/test.tsv
+
+bench-turn: .venv/all $(DATA)/train.tsv ## where the time of a turn of the engine goes: graphs, search, moving rows, waiting
+	$(BIN)/python -m bench.turn --data $(DATA)/test.tsv
 
 bench-http: .venv/bench ## the service against CTranslate2 over HTTP
 	$(BIN)/python -m bench.serving

@@ -14,6 +14,8 @@ import numpy as np
 
 Source = list[int]  # ids, without the end token
 FIRST_WORD = 4  # the ids below are special tokens
+BULK_BATCH = 64  # sources that CTranslate2 decodes together, with which it is fastest in bulk
+LONGEST = 256  # tokens of an answer that ends by itself; CTranslate2's own default
 SOURCE_LENGTH, TARGET_LENGTH = 20, 24  # tokens of a measured request, the source's end token included
 
 
@@ -24,8 +26,8 @@ class Answer:
 
 
 class Engine(Protocol):
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
-        """The best target of `length` tokens of each source: the end token neither comes before nor after."""
+    def answer(self, sources: list[Source], beam_size: int, length: int | None, scores: bool = False) -> list[Answer]:
+        """The best target of each source; of `length` tokens: the end token neither comes before nor after."""
         ...
 
     def close(self) -> None: ...
@@ -49,10 +51,11 @@ class OurEngine:
         self.service = Engine(read_bundle(bundle), settings)
         self.service.start()
 
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
+    def answer(self, sources: list[Source], beam_size: int, length: int | None, scores: bool = False) -> list[Answer]:
         from service.engine.tasks import Generate, Options
 
-        options = Options(beam_size=beam_size, max_length=length, min_length=length, early_stopping=True)
+        limit = self.service.description.max_target_length if length is None else length
+        options = Options(beam_size=beam_size, max_length=limit, min_length=length or 0, early_stopping=True)
         tasks = [Generate(source=tuple(source), options=options) for source in sources]
         best = [outcome.hypotheses[0] for outcome in self.run(tasks)]
         return [Answer(hypothesis.ids, hypothesis.score if scores else 0.0) for hypothesis in best]
@@ -82,25 +85,29 @@ class OurEngine:
 
 
 class CTranslate2Engine:
-    """CTranslate2 as its users call it: one batch, its own threads."""
+    """CTranslate2 as its users call it: a batch for each of its workers, or in bulk batches of BULK_BATCH."""
 
-    def __init__(self, model: Path, precision: str, threads: int) -> None:
+    def __init__(self, model: Path, precision: str, threads: int, workers: int = 1) -> None:
+        """`threads` are those of all workers together; 0: every processor."""
         import ctranslate2
 
-        compute_type = {"fp32": "float32", "int8": "int8"}[precision]
+        from service.hardware import available_cpus
+
+        compute_type, self._workers = {"fp32": "float32", "int8": "int8"}[precision], workers
+        each = max(1, (threads or available_cpus()) // workers)
         self._translator = ctranslate2.Translator(
-            str(model), device="cpu", compute_type=compute_type, inter_threads=1, intra_threads=threads
+            str(model), device="cpu", compute_type=compute_type, inter_threads=workers, intra_threads=each
         )
 
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
+    def answer(self, sources: list[Source], beam_size: int, length: int | None, scores: bool = False) -> list[Answer]:
         results = self._translator.translate_batch(
             [peer_tokens(source) for source in sources],
-            max_batch_size=0,
+            max_batch_size=min(BULK_BATCH, -(-len(sources) // self._workers)),
             beam_size=beam_size,
             length_penalty=1.0,
             max_input_length=0,
-            min_decoding_length=length,
-            max_decoding_length=length,
+            min_decoding_length=length or 1,
+            max_decoding_length=length or LONGEST,
             return_scores=scores,
         )
         return [Answer(peer_ids(result.hypotheses[0]), result.scores[0] if scores else 0.0) for result in results]
@@ -122,11 +129,11 @@ def peer_ids(tokens: list[str]) -> tuple[int, ...]:
 
 
 def make_engine(kind: str, path: Path, precision: str, threads: int) -> Engine:
-    """ours, ours_one_lane, ctranslate2, transformers or optimum."""
+    """ours, ours_one_lane, ctranslate2, ctranslate2_two_workers, transformers or optimum."""
     if kind.startswith("ours"):
         return OurEngine(path, precision, threads, lanes=1 if kind == "ours_one_lane" else 0)
-    if kind == "ctranslate2":
-        return CTranslate2Engine(path, precision, threads)
+    if kind.startswith("ctranslate2"):
+        return CTranslate2Engine(path, precision, threads, workers=2 if kind == "ctranslate2_two_workers" else 1)
     from bench.huggingface import GenerateEngine
 
     return GenerateEngine(kind, path, threads)

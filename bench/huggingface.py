@@ -127,7 +127,7 @@ class GenerateEngine:
             options.intra_op_num_threads = threads
             self._model = ORTModelForSeq2SeqLM.from_pretrained(path, export=True, session_options=options)
 
-    def answer(self, sources: list[Source], beam_size: int, length: int, scores: bool = False) -> list[Answer]:
+    def answer(self, sources: list[Source], beam_size: int, length: int | None, scores: bool = False) -> list[Answer]:
         ids = [[*source, EOS] for source in sources]
         longest = max(map(len, ids))
         padded = self._torch.tensor([row + [PAD] * (longest - len(row)) for row in ids])

@@ -28,23 +28,36 @@ class Work:
     beam_size: int
     goal: float | None = None  # how many times faster than CTranslate2
     source_length: int = SOURCE_LENGTH  # tokens, with the end token
-    length: int = TARGET_LENGTH  # tokens, forced
+    length: int | None = TARGET_LENGTH  # tokens, forced; None: answers end by themselves
+    given: tuple[tuple[int, ...], ...] = ()  # the sources; else they are random
+    one_by_one: bool = False  # each is asked for when the one before is answered; the time is the mean of them
 
     def sources(self, vocabulary: int) -> list[list[int]]:
+        if self.given:
+            return [list(source) for source in self.given]
         return sources(self.requests, self.source_length, vocabulary, seed=self.source_length)
+
+    def ask(self, worker: Worker, asked: list[list[int]]) -> tuple[float, list[Answer]]:
+        """The seconds that a worker took, and its answers."""
+        if not self.one_by_one:
+            return worker.answer(asked, self.beam_size, self.length)
+        found = [worker.answer([source], self.beam_size, self.length) for source in asked]
+        return sum(seconds for seconds, _ in found) / len(asked), [answer for _, [answer] in found]
 
 
 class UnequalError(Exception):
     """Both sides should give the same tokens in f32, and do not."""
 
 
-def start_workers(bundle: Path, models: dict[str, Path], threads: int) -> list[Worker]:
-    """Ours and CTranslate2's, in f32 and int8 each."""
+def start_workers(
+    bundle: Path, models: dict[str, Path], threads: int, kinds: Sequence[str] = ("ours", "ctranslate2")
+) -> list[Worker]:
+    """In f32 and int8 each."""
     started: list[Worker] = []
     try:
         for precision, model in models.items():
-            for kind, path in (("ours", bundle), ("ctranslate2", model)):
-                started.append(Worker(kind, path, precision, threads))
+            for kind in kinds:
+                started.append(Worker(kind, bundle if kind == "ours" else model, precision, threads))
     except BaseException:
         for worker in started:
             worker.close()
@@ -84,9 +97,9 @@ def race(
     asked = {work: work.sources(vocabulary) for work in works}
     repeats = {}
     for work in works:
-        first = {(w.kind, w.precision): w.answer(asked[work], work.beam_size, work.length) for w in workers}
+        first = {(w.kind, w.precision): work.ask(w, asked[work]) for w in workers}
         check_equal(work, {key: answers for key, (_, answers) in first.items()})
-        repeats[work] = max(1, min(5, round(SHORT / max(taken for taken, _ in first.values()))))
+        repeats[work] = 1 if work.one_by_one else max(1, min(5, round(SHORT / max(s for s, _ in first.values()))))
     show(f"in f32, both give the same tokens in all {len(works)} works")
     best = {work: {(w.kind, w.precision): float("inf") for w in workers} for work in works}
     busy_before, own = [w.processor_seconds() for w in workers], [0.0] * len(workers)
@@ -99,7 +112,7 @@ def race(
                 time.sleep(SETTLE)
                 before = worker.processor_seconds()
                 for _ in range(repeats[work]):
-                    taken, _ = worker.answer(asked[work], work.beam_size, work.length)
+                    taken, _ = work.ask(worker, asked[work])
                     key = (worker.kind, worker.precision)
                     best[work][key] = min(best[work][key], taken)
                 own[number] += worker.processor_seconds() - before

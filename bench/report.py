@@ -91,6 +91,38 @@ def imported(rows: list[dict[str, Any]]) -> str:
     return f"{about} {quick(rows)}"
 
 
+def words(rows: list[dict[str, Any]]) -> str:
+    kinds = [kind for kind in rows[0]["by_precision"] if kind != "ours"]
+    body = [
+        [
+            row["name"],
+            *(" / ".join(number(value) for value in row["by_precision"][kind].values()) for kind in (*kinds, "ours")),
+            f"{row['ratio']}x",
+            f"{row['goal']:g}x",
+            verdict(row["ratio"], row["goal"]),
+        ]
+        for row in rows
+    ]
+    names = {"ctranslate2": "CTranslate2, one worker", "ctranslate2_two_workers": "CTranslate2, two workers"}
+    heads = ["work", *(f"{names.get(kind, kind)}, f32 / int8, ms" for kind in kinds), "ours f32 / int8, ms"]
+    text = (
+        "Words of the test part, with answers that end by themselves; one word is asked for when the one before is "
+        "answered. CTranslate2's workers share all threads, and the best of its four ways is compared.\n\n"
+    )
+    return f"{text}{table([*heads, 'ratio', 'goal', 'reached'], body)}\n\n{taken(rows[0])}"
+
+
+def turn(record: Record) -> str:
+    names = list(dict.fromkeys(part["part"] for row in record["rows"] for part in row["parts"]))
+    body = []
+    for row in record["rows"]:
+        parts = {part["part"]: part for part in row["parts"]}
+        shares = [f"{parts[name]['share']:.0%}" if name in parts else "" for name in names]
+        body.append([row["name"], 1e3 * row["seconds"], *shares])
+    text = "Where the time of the lanes' threads goes, in int8; waiting is in the part that waited.\n\n"
+    return f"{text}{table(['work', 'ms', *names], body)}\n\n{taken(record)}"
+
+
 def lengths(record: Record) -> str:
     body = [[row["name"], *_precisions(row), f"{row['ratio']}x"] for row in record["rows"]]
     heads = ["work", "CTranslate2 f32 / int8, ms", "ours f32 / int8, ms", "ratio"]
@@ -283,10 +315,12 @@ def peers(record: Record) -> str:
 SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "quick.json": ("Against CTranslate2", quick),
     "imported.json": ("An imported model against CTranslate2", imported),
+    "words.json": ("The embedded model against CTranslate2", words),
     "lengths.json": ("Short and long", lengths),
     "huggingface.json": ("Against Hugging Face", huggingface),
     "serving.json": ("Over HTTP", serving),
     "roofline.json": ("Against the limit of the machine", roofline),
+    "turn.json": ("A turn of the engine", turn),
     "growth.json": ("Growth", growth),
     "embedded.json": ("The embedded model", embedded),
     "peers.json": ("The same tokens", peers),

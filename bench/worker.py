@@ -34,7 +34,7 @@ class Worker:
         self.start_seconds = self._read()["seconds"]
 
     def answer(
-        self, sources: list[Source], beam_size: int, length: int, scores: bool = False
+        self, sources: list[Source], beam_size: int, length: int | None, scores: bool = False
     ) -> tuple[float, list[Answer]]:
         """The seconds that it took, and the answers."""
         found = self._ask({"sources": sources, "beam_size": beam_size, "length": length, "scores": scores})

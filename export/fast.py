@@ -6,8 +6,9 @@ the caches are int8, with a scale per channel that is fixed at export. With one 
 by a kernel that never splits the keys of one row over threads; the causal one does, for a lone row, and then rounds
 differently than in a batch (docs/decisions/005).
 
-The encoder uses `MultiHeadAttention` with the source lengths. It rounds a single query differently from two or more, so
-the axis `source` is at least `LEAST_WIDTH`.
+The encoder works on the N tokens of all sources without their padding, (N, D); only around attention they are laid out
+as (B, S, D). That is `MultiHeadAttention` with the source lengths, which rounds a single query differently from two or
+more, so the axis `source` is at least `LEAST_WIDTH`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from export.builder import CONTRIB, Array
 from export.graphs import Parts
 from export.quantize import Int8Parts
+from export.signature import padded_width
 from model.config import ModelConfig
 
 CACHE_LEVELS = 127
@@ -34,13 +36,39 @@ class FastAttention(Parts):
     """A mixin: attention by onnxruntime's own operators, whatever the matrix products are."""
 
     def prepare_source(self) -> None:
-        self.lengths = self.g.cast(self.source_length(), "int32")
+        g = self.g
+        self.lengths = g.cast(self.source_length(), "int32")
+        self.layout = g.op("Concat", g.op("Shape", "source"), g.constant([-1]), axis=0)  # (B, S, -1)
+        real = g.op("Less", self.indices("source", axis=1), g.op("Unsqueeze", "source_length", g.constant([1])))
+        real = g.reshape(real, [-1])  # (B * S,): false at padding
+        self.tokens = g.reshape(g.op("NonZero", real), [-1])  # (N,): where each token is among those with padding
+        count = g.op("CumSum", g.cast(real, "int32"), g.constant(0, "int32"))
+        self.places = g.op("Sub", count, g.constant(1, "int32"))  # (B * S,): the token, or for padding the one before
+
+    def embed_source(self) -> str:
+        g, name = self.g, "source_embedding"
+        ids = g.op("Gather", g.reshape("source", [-1]), self.tokens)
+        table = self.positions_table(name, padded_width(self.config.max_length))
+        at = g.op("Gather", table, g.op("Mod", self.tokens, g.op("Shape", "source", start=1, end=2)), axis=0)
+        return self._embedding_norm(g.op("Add", self._tokens(ids, name), at), name)  # (N, D)
+
+    def with_padding(self, x: str) -> str:
+        """(N, features) -> (B, S, features)"""
+        return self.g.op("Reshape", self.g.op("Gather", x, self.places, axis=0), self.layout)
 
     def attend_source(self, x: str, name: str) -> tuple[str, str]:
         g = self.g
-        q, k, v = g.multi_op("Split", self.linear(x, f"{name}.project_in"), outputs=3, axis=-1, num_outputs=3)
+        packed = self.with_padding(self.linear(x, f"{name}.project_in"))
+        q, k, v = g.multi_op("Split", packed, outputs=3, axis=-1, num_outputs=3)
         heads = g.op("MultiHeadAttention", q, k, v, "", self.lengths, domain=CONTRIB, num_heads=self.config.heads)
-        return self.linear(heads, f"{name}.project_out"), ""
+        without_padding = g.op("Gather", g.reshape(heads, [-1, self.config.d_model]), self.tokens, axis=0)
+        return self.linear(without_padding, f"{name}.project_out"), ""
+
+    def keys_values(self, memory: str, name: str) -> tuple[str, str]:
+        d_model = self.config.d_model
+        both = self.linear(memory, f"{name}.project_in", "keys_values", d_model, 3 * d_model)
+        k, v = self.g.multi_op("Split", self.with_padding(both), outputs=2, axis=-1, num_outputs=2)
+        return self._split(k), self._split(v)
 
     def prepare_step(self) -> None:
         g = self.g
@@ -107,5 +135,5 @@ class FastInt8Parts(FastAttention, Int8Parts):
             memory, product, weight, f"{name}.project_in.bias keys_values", bias, self.channel_scales(product)
         )
         rounded = g.op("QuantizeLinear", both, self._scalar(1.0), g.constant(0, "int8"))
-        k, v = g.multi_op("Split", rounded, outputs=2, axis=-1, num_outputs=2)
+        k, v = g.multi_op("Split", self.with_padding(rounded), outputs=2, axis=-1, num_outputs=2)
         return self._split(k), self._split(v)

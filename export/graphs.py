@@ -130,8 +130,8 @@ class Parts:
 
     def encode(self) -> tuple[str, list[str]]:
         """source ids (B, S) -> memory (B, S, D), and the attention weights of every layer, (B, H, S, S)"""
-        x, all_weights = self.embed("source", "source_embedding", padded_width(self.config.max_length)), []
         self.prepare_source()
+        x, all_weights = self.embed_source(), []
         for layer in range(self.config.encoder_layers):
             name = f"encoder.{layer}"
             attended, weights = self.attend_source(self.before(x, f"{name}.self_residual"), f"{name}.self_attention")
@@ -143,6 +143,9 @@ class Parts:
         """Nodes that all encoder layers share."""
         self.source_mask = self.length_mask(self.source_length(), "source", axis=1)
 
+    def embed_source(self) -> str:
+        return self.embed("source", "source_embedding", padded_width(self.config.max_length))
+
     def attend_source(self, x: str, name: str) -> tuple[str, str]:
         """Encoder self-attention: (B, S, D) -> (B, S, D), and attention weights (B, H, S, S)"""
         q, k, v = self.queries_keys_values(x, name)
@@ -150,11 +153,15 @@ class Parts:
 
     def embed(self, ids: str, name: str, width: int) -> str:
         """ids (B, T) at positions 0, 1, ... -> (B, T, D). T is up to `width`; past max_length there is only padding."""
-        g, positions = self.g, self.weights[f"{name}.positions"]
-        table = g.weight(f"{name}.positions", np.pad(positions, [(0, width - len(positions)), (0, 0)]))
+        g = self.g
         length = g.op("Shape", ids, start=1, end=2)
-        used = g.op("Slice", table, g.constant([0]), length, g.constant([0]))  # (T, D)
+        used = g.op("Slice", self.positions_table(name, width), g.constant([0]), length, g.constant([0]))  # (T, D)
         return self._embedding_norm(g.op("Add", self._tokens(ids, name), used), name)
+
+    def positions_table(self, name: str, width: int) -> str:
+        """(width, D), with zeros past max_length"""
+        positions = self.weights[f"{name}.positions"]
+        return self.g.weight(f"{name}.positions", np.pad(positions, [(0, width - len(positions)), (0, 0)]))
 
     def embed_at(self, ids: str, positions: str, name: str) -> str:
         """ids (R, 1) at positions (R, 1) -> (R, 1, D)"""

@@ -45,9 +45,10 @@ class TracingRunner(Runner):
         """All outputs, whichever are asked for, but the levels, which are kept."""
         outputs = super().run(graph, feeds)
         for value, products in self._products[graph].items():
-            levels = outputs.pop(value)
+            levels = outputs.pop(value)  # (B, L, N) of a pass, (R, 1, N) or (R, N) of a step
+            if graph == "fast_encoder":
+                levels = with_padding(levels, feeds["source"], feeds["source_length"])
             for product in products:
-                # (B, L, N) of a pass, (R, 1, N) or (R, N) of a step
                 self._seen.setdefault(product, []).append(levels if levels.ndim == 3 else levels[:, None])
         for name, cache in outputs.items():
             if cache.dtype == np.int8 and name.startswith(("cross_", "present_")):
@@ -64,3 +65,10 @@ class TracingRunner(Runner):
         levels = {name: torch.from_numpy(np.concatenate(seen, axis=1)) for name, seen in self._seen.items()}
         self._seen = {}
         return Trace(levels, torch.from_numpy(np.arange(source.shape[1]) < source_length[:, None]))
+
+
+def with_padding(levels: Array, source: Array, source_length: Array) -> Array:
+    """Those of all source tokens, (tokens, N) -> (B, S, N), with 0 at padding"""
+    laid_out = np.zeros((*source.shape, levels.shape[-1]), levels.dtype)
+    laid_out[np.arange(source.shape[1]) < source_length[:, None]] = levels
+    return laid_out

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from export.bundle import Bundle
+from service.engine import ranking
 from service.engine.beam import GenerateSearch
 from service.engine.engine import Engine
 from service.engine.rows import Rows
@@ -85,13 +86,15 @@ def test_cancelled_requests_leave_the_queue_while_the_lanes_are_in_a_step(
     engine.close()
 
 
-@pytest.mark.parametrize("method", ["advance", "choose", "wanted", "last_tokens", "result", "agreed_length"])
+@pytest.mark.parametrize("method", ["advance", "choose", "keep", "wanted", "last_tokens", "result", "agreed_length"])
 @pytest.mark.parametrize("when", [0, 2])
 def test_a_search_that_raises_fails_its_own_request_and_no_other(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, method: str, when: int
 ) -> None:
     others = [generate(source, beam_size=beam, max_length=12) for source in SOURCES for beam in (1, 3)]
-    broken = Generate(source=(7, 7), options=Options(beam_size=2, max_length=9, min_length=9), stream=True)
+    options = Options(beam_size=2, max_length=9, min_length=9)
+    alternatives = int(method in ("advance", "choose"))  # with them its candidates are not ranked with others'
+    broken = Generate(source=(7, 7), options=options, stream=True, top_logprobs=alternatives)
     wanted = [without_timing(result) for result in engine.run(others)]
     real = getattr(GenerateSearch, method)
 
@@ -103,6 +106,7 @@ def test_a_search_that_raises_fails_its_own_request_and_no_other(
     callback = Callback(len(others) + 1)
     with monkeypatch.context() as patched:
         patched.setattr(GenerateSearch, method, fail)
+        patched.setattr(ranking, "LEAST_ROWS", 1)
         engine.submit([*others[:4], broken, *others[4:]], callback)
         finish_all(engine)
     outcomes = callback.wait()

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from operator import itemgetter
 
-from service.engine.search import AgreedTokens, Live, Noted, Row, Search, SpecialIds
+from service.engine.search import AgreedTokens, Candidate, Live, Noted, Row, Search, SpecialIds
 from service.engine.tasks import Generate, Generated, Hypothesis, Options, Timing
-from service.engine.tree import Candidate, Tree
+from service.engine.tree import Tree
 
 BANNED = -math.inf
 
@@ -29,6 +29,13 @@ class GenerateSearch(Search):
         self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
         self._agreed = 0  # tokens that every hypothesis that can be answered first starts with
         self._tree = Tree() if task.record and not task.options.samples else None
+        self._as_they_are = not (
+            self.options.samples
+            or self.options.repetition_penalty != 1.0
+            or self.options.no_repeat_ngram_size
+            or task.top_logprobs
+            or task.record
+        )
         # Candidates of a row that can matter: those that stay live, and the end token. Greedy search needs one.
         self._per_row = self.options.beam_size + 1 if self.options.beam_size > 1 else 1
 
@@ -42,6 +49,15 @@ class GenerateSearch(Search):
         if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
             count += length
         return count
+
+    def is_plain(self) -> bool:
+        """Whether the next token is chosen among the most probable ones as they are, and nothing is recorded of it."""
+        free = self.started == len(self.special.start) and self.length >= len(self.forced)
+        return self._as_they_are and free and not self._must_end()
+
+    def too_early(self) -> bool:
+        """Whether the end token may not come yet."""
+        return self.length < self.options.min_length
 
     def after_forced(self) -> list[int]:
         if self.length < self.options.max_length:
@@ -65,7 +81,21 @@ class GenerateSearch(Search):
         candidates.sort(key=_best_first)
         return self._keep(candidates, self._alternatives_of_all(rows))
 
-    def _keep(self, candidates: list[Candidate], tops: Sequence[Noted | None]) -> list[int]:
+    def keep(self, candidates: Sequence[Candidate]) -> list[int]:
+        if self.options.beam_size > 1:
+            return self._keep(candidates, [None] * len(self.live))
+        _, _, token, logprob, _ = candidates[0]
+        live = self.live[0]
+        live.extend(token, logprob)
+        if token == self.special.eos:
+            self._end(live, "stop")
+        elif len(live.ids) == self.options.max_length:
+            self._end(live, "length")
+        else:
+            return [0]
+        return self._stop()
+
+    def _keep(self, candidates: Sequence[Candidate], tops: Sequence[Noted | None]) -> list[int]:
         """Of the candidates, best first, those that end and those that stay live."""
         beam_size, at_limit = self.options.beam_size, self.length + 1 == self.options.max_length
         forced = self._must_end()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from service.engine.beam import GenerateSearch
 from service.engine.observer import EngineObserver
 from service.engine.sampling import SampleSearch
-from service.engine.search import NextTokenSearch, Row, ScoreSearch, Search, SpecialIds
+from service.engine.search import Candidate, NextTokenSearch, Row, ScoreSearch, Search, SpecialIds
 from service.engine.tasks import (
     EventCallback,
     Explain,
@@ -66,13 +66,16 @@ class Job:
             self._fail_search()
             return [], 0, 1
 
-    def advance(self, rows: Sequence[Row]) -> list[int]:
-        """Which hypothesis each live one continues after a step; [] if the job is done or has failed."""
+    def advance(self, rows: Sequence[Row], ranked: Sequence[Candidate] | None = None) -> list[int]:
+        """Which hypothesis each live one continues after a step; [] if the job is done or has failed.
+
+        `ranked` are the candidates of all rows, best first, where that is known; `rows` are not looked at then.
+        """
         if self.finished:
             return []
         try:
-            parents = self.search.advance(rows)
-            self.decoded += len(rows)
+            self.decoded += len(self.search.live)
+            parents = self.search.advance(rows) if ranked is None else self.search.keep(ranked)
             if self.task.stream:
                 self._emit()
         except Exception:

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from service.engine.job import Job
 from service.engine.observer import EngineObserver
+from service.engine.ranking import rank_together
 from service.engine.rows import Rows, StepCandidates
 from service.engine.runner import Runner
 from service.engine.runtime import Runtime
@@ -127,7 +128,11 @@ class Lane:
         return self._advance(candidates)
 
     def _advance(self, candidates: StepCandidates) -> list[Job]:
-        parents = {job: job.advance(candidates.of(job)) for job in self._jobs}
+        ranked = rank_together(self._jobs, candidates.slots, candidates.outputs)
+        parents = {
+            job: job.advance((), ranked[job]) if job in ranked else job.advance(candidates.of(job))
+            for job in self._jobs
+        }
         self._rows.reorder(parents)
         return [job for job, continued in parents.items() if not continued]
 

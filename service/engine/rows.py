@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from export.bundle import LEAST_WIDTH
 from service.engine.job import Job
@@ -20,13 +20,12 @@ class StepCandidates:
     """The next tokens of every row of a step."""
 
     def __init__(self, outputs: StepOutputs, slots: Mapping[Job, list[int]]) -> None:
-        self._ids, self._logprobs = outputs.top_ids.tolist(), outputs.top_logprobs.tolist()
-        self._all, self._slots = outputs.logprobs, slots
-        self.rows = len(self._ids)
+        self.outputs, self.slots, self.rows = outputs, slots, len(outputs.top_ids)
 
     def of(self, job: Job) -> list[Row]:
         """Those of each live hypothesis of a job."""
-        return [Row(self._ids[slot], self._logprobs[slot], self._all[slot]) for slot in self._slots[job]]
+        ids, logprobs, everything = self.outputs.top_ids, self.outputs.top_logprobs, self.outputs.logprobs
+        return [Row(ids[slot].tolist(), logprobs[slot].tolist(), everything[slot]) for slot in self.slots[job]]
 
 
 def group_by_length(sources: Sequence[Ids]) -> list[list[Ids]]:
@@ -51,7 +50,7 @@ class Rows:
         self._runner, self._cache = runner, runner.cache
         self._slots: dict[Job, list[int]] = {}  # the row of each live hypothesis
         self._cached: dict[Job, list[Live]] = {}  # after a step, what the cache of those rows holds
-        self._count = 0  # rows
+        self._count = self._longest = 0  # rows, and tokens that any of them has cached, at most
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Encode the jobs' sources, those of similar length together; each job gets one row."""
@@ -64,7 +63,7 @@ class Rows:
         for job in jobs:
             self._slots[job] = [self._count]
             self._count += 1
-        self._cache.reorder([*range(self._count - len(jobs)), *[NEW_ROW] * len(jobs)], self._longest())
+        self._cache.reorder([*range(self._count - len(jobs)), *[NEW_ROW] * len(jobs)], self._longest)
 
     def step(self) -> StepCandidates:
         """Extend every live hypothesis."""
@@ -78,6 +77,7 @@ class Rows:
                 tokens[slot], positions[slot], lengths[slot] = token, position, length
             if top_k < wanted <= MAX_GRAPH_TOP_K:  # whoever wants more takes them from its own rows
                 top_k = wanted
+        self._longest = max(positions) + 1
         return StepCandidates(self._runner.step(tokens, positions, lengths, top_k), self._slots)
 
     def reorder(self, parents: Mapping[Job, list[int]]) -> None:
@@ -85,48 +85,67 @@ class Rows:
 
         The first child keeps its parent's row, others take free ones.
         """
-        if all(continued == list(range(len(self._slots[job]))) for job, continued in parents.items()):
+        changed = {job: all_of for job, all_of in parents.items() if all_of != [*range(len(self._slots[job]))]}
+        if not changed:
             return
-        branches = [
-            (job, i, self._slots[job][parent]) for job, all_of in parents.items() for i, parent in enumerate(all_of)
-        ]
-        origins, shared, slots = self._assign(branches)
-        leaves = len(slots) < len(self._slots)
-        self._slots, self._count, width = slots, len(branches), self._cache.width
+        slots, moving = self._keep_rows(changed)
+        self._count = sum(map(len, slots.values()))
+        leaves, width = len(slots) < len(self._slots), self._cache.width
+        origins, shared = self._move(slots, moving)
+        self._slots = slots
         self._cached.clear()
         if leaves:
-            needed = self._width(list(slots))
+            needed = self._width(slots)
             width = needed if 2 * needed <= width else width
-        self._cache.reorder(origins, self._longest(), shared, width)
+        self._cache.reorder(origins, self._longest, shared, width)
 
-    def _assign(self, branches: list[tuple[Job, int, int]]) -> tuple[list[int], list[int], dict[Job, list[int]]]:
-        """Give every hypothesis (job, its number, the row it comes from) a row under len(branches).
-
-        For each row, the one it comes from, and how many cached tokens it has in common with what was there before:
-        two hypotheses of one job have the same cache up to where they parted. And the new rows of each job.
-        """
-        count = len(branches)
-        origins, shared = [NEW_ROW] * count, [0] * count
-        moving = []
+    def _keep_rows(self, changed: Mapping[Job, list[int]]) -> tuple[dict[Job, list[int]], list[tuple[Job, int]]]:
+        """For every hypothesis the row that it continues; and (job, number) of those that need another one."""
         slots: dict[Job, list[int]] = {}
-        for job, i, origin in branches:
-            slots.setdefault(job, []).append(origin)
-            if origin < count and origins[origin] == NEW_ROW:
-                origins[origin] = origin
-            else:
-                moving.append((job, i, origin))
-        held = {
-            slot: (job, live)
-            for job in slots
-            for slot, live in zip(self._slots[job], self._cached.get(job, ()), strict=False)
-        }
-        free = [slot for slot in range(count) if origins[slot] == NEW_ROW]
-        for (job, i, origin), slot in zip(moving, free, strict=True):
+        moving: list[tuple[Job, int]] = []
+        for job, held in self._slots.items():
+            if job not in changed:
+                slots[job] = [*held]
+            elif changed[job]:
+                slots[job] = [held[parent] for parent in changed[job]]
+                moving += [(job, i) for i, slot in enumerate(slots[job]) if slot in slots[job][:i]]
+        count = sum(map(len, slots.values()))
+        if count < self._count:  # the rows that are left lie densely
+            kept = set(moving)
+            moving += [
+                (job, i)
+                for job, held in slots.items()
+                for i, slot in enumerate(held)
+                if slot >= count and (job, i) not in kept
+            ]
+        return slots, moving
+
+    def _move(self, slots: dict[Job, list[int]], moving: list[tuple[Job, int]]) -> tuple[list[int], list[int]]:
+        """Give those that need one a free row, in `slots`, of their own job where there is one.
+
+        For each row, the one it comes from, and how many cached tokens it has in common with what was there before: two
+        hypotheses of one job have the same cache up to where they parted.
+        """
+        origins, shared = list(range(self._count)), [0] * self._count
+        moved = set(moving)
+        taken = {slot for job, held in slots.items() for i, slot in enumerate(held) if (job, i) not in moved}
+        free = dict.fromkeys(slot for slot in range(self._count) if slot not in taken)
+        others = []
+        for job, i in moving:
+            before, origin = self._slots[job], slots[job][i]
+            own = next((number for number, slot in enumerate(before) if slot in free), None)
+            if own is None:
+                others.append((job, i))
+                continue
+            slot = before[own]
+            del free[slot]
             origins[slot], slots[job][i] = origin, slot
-            before, now = held.get(slot), held.get(origin)
-            if before and now and before[0] is now[0]:
-                shared[slot] = 1 + common_prefix(before[1].ids, now[1].ids)  # the start token comes first
-        return origins, shared, slots
+            lives = self._cached.get(job, ())
+            if lives:  # the start token comes first
+                shared[slot] = 1 + common_prefix(lives[own].ids, lives[before.index(origin)].ids)
+        for (job, i), slot in zip(others, list(free), strict=True):
+            origins[slot], slots[job][i] = slots[job][i], slot
+        return origins, shared
 
     def remove(self, jobs: Sequence[Job]) -> None:
         """Jobs leave before they are done."""
@@ -135,15 +154,11 @@ class Rows:
 
     def clear(self) -> None:
         """Nothing is held any more."""
-        self._slots, self._count = {}, 0
+        self._slots, self._count, self._longest = {}, 0, 0
         self._cached.clear()
         self._cache.clear()
 
-    def _longest(self) -> int:
-        """The most tokens that any row has cached."""
-        return max((job.search.position for job in self._slots), default=0)
-
     @staticmethod
-    def _width(jobs: Sequence[Job]) -> int:
+    def _width(jobs: Iterable[Job]) -> int:
         """Of the cache that these jobs' sources need."""
         return round_up(max([LEAST_WIDTH, *(len(job.task.source) + 1 for job in jobs)]), WIDTH_UNIT)

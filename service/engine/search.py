@@ -17,6 +17,7 @@ import numpy as np
 from service.engine.distributions import entropy_of, most_probable
 from service.engine.tasks import Array, Distribution, Ids, NextToken, Result, Score, Scored, Timing, TokenLogprobs
 
+Candidate = tuple[float, int, int, float, float]  # -weight, parent, token, log-probability of the token, its weight
 AgreedTokens = tuple[Ids, tuple[float, ...], tuple[TokenLogprobs, ...]]  # ids, log-probabilities, alternatives
 
 
@@ -75,6 +76,13 @@ class Live:
             self.entropies if noted is None or noted.entropy is None else (*self.entropies, noted.entropy),
         )
 
+    def extend(self, token: int, logprob: float) -> None:
+        """The same in place, for a hypothesis that nothing else continues."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.total += logprob
+        self.weight += logprob
+
 
 @dataclass
 class Search:
@@ -123,6 +131,10 @@ class Search:
         return [0]
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
+        raise NotImplementedError
+
+    def keep(self, candidates: Sequence[Candidate]) -> list[int]:
+        """`choose`, of the candidates of all rows, best first: for who has ranked them already."""
         raise NotImplementedError
 
     def alternatives(self, row: Row) -> Noted | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from service.engine.search import Candidate
 from service.engine.tasks import BeamNode, Hypothesis, Ids
-
-Candidate = tuple[float, int, int, float, float]  # -weight, parent, token, log-probability of the token, its weight
 
 
 class Tree:

@@ -1,0 +1,68 @@
+"""The benchmark of the embedded model, and the one that splits a turn, without their engines."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import turn, words
+from bench.engines import Answer
+from bench.race import Work
+
+
+class FakeWorker:
+    """Takes as many seconds as it is asked for sources."""
+
+    kind, precision = "ours", "fp32"
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def answer(self, asked: list[list[int]], *_: Any) -> tuple[float, list[Answer]]:
+        self.asked.append(len(asked))
+        return float(len(asked)), [Answer(tuple(source), 0.0) for source in asked]
+
+
+def test_each_work_takes_words_of_its_own() -> None:
+    made = words.works([(i,) for i in range(2_000)])
+    given = [source for work in made for source in work.given]
+    assert len(given) == len(set(given))
+    assert [len(work.given) for work in made] == [words.ALONE, words.ALONE, 32, 1024, 256]
+    assert [work.one_by_one for work in made] == [True, True, False, False, False]
+    assert all(work.length is None and work.goal for work in made)
+
+
+@pytest.mark.parametrize(("one_by_one", "asked", "seconds"), [(True, [1, 1, 1], 1.0), (False, [3], 3.0)])
+def test_words_one_by_one_take_the_mean_of_each(one_by_one: bool, asked: list[int], seconds: float) -> None:
+    worker: Any = FakeWorker()
+    work = Work(name="", requests=3, beam_size=1, length=None, given=((4,), (5,), (6,)), one_by_one=one_by_one)
+    taken, answers = work.ask(worker, work.sources(0))
+    assert (worker.asked, taken) == (asked, seconds)
+    assert [answer.ids for answer in answers] == [(4,), (5,), (6,)]
+
+
+def test_words_of_a_corpus_come_once(tmp_path: Path) -> None:
+    path = tmp_path / "test.tsv"
+    path.write_text("cat\tK AE1 T\ncat\tK AE0 T\ndog\tD AO1 G\n", encoding="utf-8")
+    assert [len(ids) for ids in words.read_words(path)] == [3, 3]
+
+
+def test_a_part_of_a_turn_does_not_count_the_parts_inside_it() -> None:
+    clock = turn.Clock()
+    inner = clock.timed("step graph", lambda: time.sleep(0.02))
+    clock.timed("search", lambda: [inner(), inner()])()
+    assert clock.calls == {"step graph": 2, "search": 1}
+    assert clock.wall["step graph"] > 0.04 > clock.wall["search"]
+    shares = {part["part"]: part["share"] for part in turn.parts_of(clock)}
+    assert set(shares) == {"step graph", "search"}
+    assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+
+
+def test_what_is_clocked_is_restored() -> None:
+    before = [getattr(owner, name) for _, owner, name in turn.PARTS]
+    with turn.clocked():
+        assert [getattr(owner, name) for _, owner, name in turn.PARTS] != before
+    assert [getattr(owner, name) for _, owner, name in turn.PARTS] == before
