@@ -10,7 +10,7 @@ import pytest
 
 from bench.lengths import works
 from bench.machine import cpu_kind
-from bench.quick import WORKS, memory_row
+from bench.quick import GOALS, WORKS, memory_row
 from bench.race import row_of
 from bench.record import RESULTS, facts, write_json, write_record
 from bench.report import INTRODUCTION, PAGE, SECTIONS, number, page, table, verdict
@@ -85,6 +85,11 @@ def results(tmp_path: Path) -> Path:
     write_record(tmp_path / "peers.json", "bench.peers", [case])
     imported = {**facts("bench.imported"), "threads": 2}
     write_json(tmp_path / "imported.json", [{**row, **imported} for row in rows])
+    two = {**BEST, ("ctranslate2_two_workers", "fp32"): 0.5, ("ctranslate2_two_workers", "int8"): 0.25}
+    of_words = {**facts("bench.words"), "threads": 0}
+    write_json(tmp_path / "words.json", [{**row_of(work, two, 3), **of_words} for work in WORKS])
+    parts = [{"part": "search", "share": 0.25, "microseconds_a_step": 9.0, "calls": 4, "waiting": 0.5}]
+    write_record(tmp_path / "turn.json", "bench.turn", [{"name": "1 word", "seconds": 0.002, "parts": parts}])
     return tmp_path.parent
 
 
@@ -121,8 +126,11 @@ def test_a_benchmark_that_was_not_run_has_no_section(tmp_path: Path) -> None:
 
 def test_goals_reached_and_missed_are_told_apart(results: Path) -> None:
     made = page(results)
-    assert "| 32 requests, greedy | 300 / 400 | 200 / 100 | 3.0x | 2.5x | yes |" in made
-    assert "| 1 request, greedy | 300 / 400 | 200 / 100 | 3.0x | 4x | no |" in made
+    greedy, _, many, _ = (f"{goal:g}x" for goal in GOALS)
+    assert f"| 32 requests, greedy | 300 / 400 | 200 / 100 | 3.0x | {many} | yes |" in made
+    assert f"| 1 request, greedy | 300 / 400 | 200 / 100 | 3.0x | {greedy} | no |" in made
+    assert f"| 32 requests, greedy | 300 / 400 | 500 / 250 | 200 / 100 | 2.5x | {many}" in made
+    assert "| 1 word | 2 | 25% |" in made
     assert "| start to ready | 3 s | at most 2 | no |" in made
 
 
