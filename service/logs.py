@@ -6,19 +6,22 @@ import json
 import logging
 import re
 import sys
+import threading
 import time
+from contextlib import nullcontext, suppress
 from functools import lru_cache
 from typing import Any, TextIO
 
 from service.settings import Settings
 
+WRITE_SECONDS = 0.05  # that a request's line may wait for others
 LOGGERS = ("attendant", "uvicorn.error", "asyncio")
 PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)  # what needs no quotes in a line of text
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> None:
     """Let this process log as the settings say."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     level = settings.log_level.upper()
     for name in LOGGERS:
@@ -33,6 +36,43 @@ def log_request(logger: logging.Logger, fields: dict[str, Any]) -> None:
     record = logging.LogRecord(logger.name, logging.INFO, "", 0, "request", None, None)
     record.fields = fields
     logger.handle(record)
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes requests' lines a little later, many at once, in a thread of its own; all else at once, in order.
+
+    A write lets another thread have the interpreter, which the event loop would wait for, once for every request.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._some = threading.Event()
+        threading.Thread(target=self._write_later, name="attendant-log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record) + self.terminator)
+        except Exception:
+            self.handleError(record)
+        if getattr(record, "fields", None) is None:
+            self.flush()
+        elif not self._some.is_set():
+            self._some.set()
+
+    def flush(self) -> None:
+        """Write what is there; also called when the process ends."""
+        with self.lock or nullcontext():
+            lines, self._lines = self._lines, []
+            with suppress(OSError, ValueError):  # nobody reads the log any more
+                self.stream.write("".join(lines))
+                super().flush()
+
+    def _write_later(self) -> None:
+        while self._some.wait():
+            time.sleep(WRITE_SECONDS)
+            self._some.clear()
+            self.flush()
 
 
 class JsonFormatter(logging.Formatter):

@@ -13,6 +13,7 @@ import pytest
 
 from service import logs
 from service.settings import Settings
+from tests.serving import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,37 @@ def written(fields: dict[str, Any], **settings: Any) -> str:
     stream = io.StringIO()
     logs.configure(Settings(**settings), stream)
     logs.log_request(logging.getLogger("attendant"), fields)
+    logging.getLogger("attendant").handlers[0].flush()
     return stream.getvalue()
+
+
+def test_a_requests_line_is_written_soon_without_being_asked_for() -> None:
+    stream = io.StringIO()
+    logs.configure(Settings(), stream)
+    logs.log_request(logging.getLogger("attendant"), {"id": "a"})
+    wait_for(lambda: "request id=a" in stream.getvalue())
+
+
+def test_lines_are_in_the_order_of_what_happened() -> None:
+    stream = io.StringIO()
+    logs.configure(Settings(), stream)
+    logger = logging.getLogger("attendant")
+    for number in range(50):
+        logs.log_request(logger, {"id": number})
+        if number % 20 == 0:
+            logger.warning("warned %d", number)
+            assert f"warned {number}" in stream.getvalue()
+    logger.handlers[0].flush()
+    found = re.findall(r"(?:id=|warned )(\d+)", stream.getvalue())
+    assert found == [str(n) for number in range(50) for n in [number] * (2 if number % 20 == 0 else 1)]
+
+
+def test_a_reader_that_has_gone_harms_nothing() -> None:
+    stream = io.StringIO()
+    logs.configure(Settings(), stream)
+    stream.close()
+    logs.log_request(logging.getLogger("attendant"), {"id": "a"})
+    logging.getLogger("attendant").warning("nobody hears this")
 
 
 def test_a_line_of_json_has_the_fields() -> None:

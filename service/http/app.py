@@ -106,6 +106,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # ours are `tracing.py`, `metrics.py`, `logs.py`
         exception_handlers={RequestValidationError: _refuse_invalid, HTTPException: _refuse_path},
     )
     app.state.parts, app.state.traffic = AppState(settings, models, metrics), Traffic()
