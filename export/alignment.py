@@ -1,14 +1,17 @@
 """Which cross-attention aligns source and target best: chosen at export on validation pairs, without gold alignments.
 
-The reference is a symmetric alignment of the model itself. Each source token in turn is replaced by the unknown token;
-source token s and target token t are linked where losing s costs t more than losing any other source token, and costs t
-more than any other target token. The heads chosen are those whose largest weights find the most links.
+The reference is how each target token depends on the source. Each source token in turn is replaced by others of the
+same data; what target token t loses by it, in log-probability, is its dependence on source token s. Dependences are
+normalised twice: those of a target token sum to 1, so that every target token counts once; then those of a source
+token, so that one on which everything depends a little explains nothing. The heads chosen are those whose largest
+weights point at the most of it.
 
 L layers   H heads   T target   S source
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +24,7 @@ from model.transformer import AttentionWeights, Transformer
 
 PAIRS = 64
 LONGEST = 40  # tokens of a source or target
+SUBSTITUTES = 4  # tokens that each source token is replaced by, in turn
 LARGEST_OUTPUT = 2**24  # log-probabilities of one batch
 METHOD = "argmax"
 
@@ -28,66 +32,78 @@ Ids = list[int]
 
 
 @dataclass(frozen=True)
-class Linked:
-    """A pair with its reference."""
+class Reference:
+    """What the heads' weights of one pair are held to."""
 
-    links: list[tuple[int, int]]  # source and target positions
+    dependence: Tensor  # (S, T), normalised
     cross: Tensor  # (L, H, T, S): of the step that gives each target token, over source tokens without the end token
 
 
 def choose_alignment(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start: Sequence[int] = ()) -> dict[str, Any]:
-    """The manifest's `alignment`; {} where nothing is linked. `start` tokens come before every target."""
+    """The manifest's `alignment`; {} where nothing depends on anything. `start` tokens come before every target."""
     config = model.config
     limit = min(LONGEST, config.max_length - 1 - len(start))
     fitting = [pair for pair in pairs if 0 < len(pair[0]) <= LONGEST and 0 < len(pair[1]) <= limit][:PAIRS]
-    linked = [link(model, source, target, start) for source, target in fitting]
-    total = sum(len(pair.links) for pair in linked)
-    if not total:
-        return {}
-    best: tuple[int, int, int, list[int]] = (-1, 0, 0, [])  # links found, then the fewest heads, then the last layer
+    references = reference_pairs(model, fitting, start)
+    best: tuple[float, int, int, list[int]] = (0.0, 0, 0, [])  # agreement, then the fewest heads, then the last layer
     for layer in range(config.decoder_layers):
-        scores = [agreement(linked, layer, [head]) for head in range(config.heads)]
+        scores = [agreement(references, layer, [head]) for head in range(config.heads)]
         order = sorted(range(config.heads), key=scores.__getitem__, reverse=True)
         for count in range(1, config.heads + 1):
             heads = sorted(order[:count])
-            best = max(best, (agreement(linked, layer, heads), -count, layer, heads))
+            best = max(best, (agreement(references, layer, heads), -count, layer, heads))
     found, _, layer, heads = best
-    return {"layer": layer, "heads": heads, "method": METHOD, "agreement": round(found / total, 4)}
+    return {"layer": layer, "heads": heads, "method": METHOD, "agreement": found} if heads else {}
 
 
-def agreement(linked: Sequence[Linked], layer: int, heads: list[int]) -> int:
-    """How many links the largest of the heads' mean weights finds."""
-    found = 0
-    for pair in linked:
-        best = pair.cross[layer, heads].mean(0).argmax(-1).tolist()  # (T,)
-        found += sum(best[target] == source for source, target in pair.links)
+def agreement(references: Sequence[Reference], layer: int, heads: list[int]) -> float:
+    """The dependence that the largest of the heads' mean weights point at, as a share of the most that could be."""
+    found = possible = 0.0
+    for pair in references:
+        best = pair.cross[layer, heads].mean(0).argmax(-1)  # (T,)
+        found += float(pair.dependence.gather(0, best[None]).sum())
+        possible += float(pair.dependence.amax(0).sum())
+    return round(found / possible, 4) if possible else 0.0
+
+
+def reference_pairs(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start: Sequence[int] = ()) -> list[Reference]:
+    """A reference for each pair, the same every time: substitutes are drawn from all the pairs' sources by a seed."""
+    rng, pool = random.Random(0), [token for source, _ in pairs for token in source]
+    found = []
+    for source, target in pairs:
+        others = [[other for other in pool if other != token] or [UNK] for token in source]
+        found.append(reference(model, source, target, [rng.choices(other, k=SUBSTITUTES) for other in others], start))
     return found
 
 
-def link(model: Transformer, source: Ids, target: Ids, start: Sequence[int] = ()) -> Linked:
-    """The links of one pair, and its attention weights."""
+def reference(
+    model: Transformer, source: Ids, target: Ids, substitutes: list[Ids], start: Sequence[int] = ()
+) -> Reference:
+    """Of one pair: `substitutes` has as many tokens for each source token."""
+    each = len(substitutes[0])
+    variants = torch.tensor([[*source, EOS]]).repeat(len(source) * each + 1, 1)  # the last is as it is
+    for position, tokens in enumerate(substitutes):
+        variants[position * each : (position + 1) * each, position] = torch.tensor(tokens)
     with torch.no_grad():
-        return _link(model, source, target, start)
+        logprobs, weights = _read(model, variants, [BOS, *start, *target[:-1]], target)
+    costs = logprobs[-1] - logprobs[:-1].view(len(source), each, -1).mean(1)  # (S, T)
+    cross = torch.stack([layer[-1] for layer in weights.cross])[:, :, len(start) :, : len(source)]
+    return Reference(normalise(costs), cross)
 
 
-def _link(model: Transformer, source: Ids, target: Ids, start: Sequence[int]) -> Linked:
-    read = torch.tensor([[BOS, *start, *target[:-1]]])
-    variants = torch.tensor([[*source, EOS]]).repeat(len(source) + 1, 1)  # the last is as it is
-    variants[range(len(source)), range(len(source))] = UNK
-    first, rows = len(start), max(1, LARGEST_OUTPUT // (read.shape[1] * model.config.target_vocab))
+def _read(model: Transformer, variants: Tensor, read: Ids, target: Ids) -> tuple[Tensor, AttentionWeights]:
+    """Log-probabilities of the target's tokens by variant of the source, (B, T); attention of the last batch."""
     logprobs = []
-    for batch in variants.split(rows):
+    for batch in variants.split(max(1, LARGEST_OUTPUT // (len(read) * model.config.target_vocab))):
         weights = AttentionWeights()
-        logits = model(batch, read.expand(len(batch), -1), weights)[:, first:]
+        logits = model(batch, torch.tensor([read]).expand(len(batch), -1), weights)[:, len(read) - len(target) :]
         chosen = torch.tensor(target)[None, :, None].expand(len(batch), -1, 1)
-        logprobs.append(logits.log_softmax(-1).gather(2, chosen).squeeze(2))  # (B, T)
-    costs = (logprobs[-1][-1] - torch.cat(logprobs)[:-1]).tolist()  # S of T: what losing each source token costs
-    cross = torch.stack([layer[-1] for layer in weights.cross])[:, :, first:, : len(source)]
-    return Linked(symmetric_links(costs), cross)
+        logprobs.append(logits.log_softmax(-1).gather(2, chosen).squeeze(2))
+    return torch.cat(logprobs), weights
 
 
-def symmetric_links(costs: list[list[float]]) -> list[tuple[int, int]]:
-    """(source, target) where a positive cost is the largest of its row and of its column; of equals the first."""
-    by_target = [max(range(len(costs)), key=lambda s: costs[s][t]) for t in range(len(costs[0]))]
-    by_source = [max(range(len(row)), key=lambda t: row[t]) for row in costs]
-    return [(s, t) for t, s in enumerate(by_target) if by_source[s] == t and costs[s][t] > 0]
+def normalise(costs: Tensor) -> Tensor:
+    """(S, T): what costs nothing is 0; each target token's costs are shares of its own, then each source token's."""
+    costs = costs.clamp_min(0)
+    by_target = costs / costs.sum(0, keepdim=True).clamp_min(1e-6)
+    return by_target / by_target.sum(1, keepdim=True).clamp_min(1e-6)

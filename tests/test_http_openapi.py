@@ -192,18 +192,27 @@ def client() -> TestClient:
 
 
 def test_the_page_of_the_document_needs_no_other_host(client: TestClient) -> None:
-    page = client.get("/docs", headers={"Authorization": f"Bearer {KEY}"}).text
-    assert "SwaggerUIBundle" in page
-    assert not re.findall(r"https?://|(?:src|href)=.//", page)
+    page = client.get("/docs").text  # neither the page nor its files want a key
+    own = client.get("/docs/docs.js")
+    assert "SwaggerUIBundle" in own.text
+    assert not re.findall(r"https?://|(?:src|href)=.//", page + own.text)
     files = re.findall(r'(?:src|href)="(/[^"]+)"', page)
-    assert len(files) == 2
-    for path in files:
+    assert files == ["/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/docs/docs.js"]
+    for path in files[:2]:
         for encoding in ("gzip", "identity"):
-            answer = client.get(path, headers={"Accept-Encoding": encoding})  # the page's files want no key
+            answer = client.get(path, headers={"Accept-Encoding": encoding})
             assert answer.status_code == 200
             assert len(answer.content) > 100_000
             assert answer.headers["content-type"].startswith(("text/javascript", "text/css"))
     assert client.get("/docs/other.js").status_code == 404
+
+
+def test_the_page_of_the_document_is_open_and_the_document_is_not(client: TestClient) -> None:
+    for path in ("/docs", "/docs/docs.js"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "script-src 'self';" in answer.headers["content-security-policy"]
+    assert client.get("/openapi.json").status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/v1/info", "/v1/models", "/v1/models/fake", "/metrics"])

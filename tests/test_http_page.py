@@ -33,6 +33,16 @@ def test_every_response_of_the_page_is_open_and_has_its_policy(path: str, method
         assert answer.headers["referrer-policy"] == "no-referrer"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/page/nothing.js", 404), ("POST", "/", 405), ("POST", "/page/main.js", 405)]
+)
+def test_a_refusal_of_the_page_has_its_policy_too(method: str, path: str, status: int, keyed: Service) -> None:
+    answer = keyed.client.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 @pytest.mark.parametrize("path", ["/v1/info", "/v1/models", "/metrics"])
 def test_the_data_of_the_page_needs_the_key(path: str, keyed: Service) -> None:
     assert keyed.client.get(path).status_code == 401

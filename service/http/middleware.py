@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import CancelledError, NotReadyError, QueueFullError, ServiceError, UnauthorizedError
+from service.http import page
 from service.http.body import Body
 from service.http.errors import BodyTimeoutError, ForbiddenError, HeadersTooLargeError, MethodNotAllowedError
 from service.http.keys import Keys
@@ -83,7 +84,7 @@ class Middleware:
             await send({"type": "http.response.body", "body": event})
             return
         encoded = encode(content) + b"\n"
-        await send({"type": "http.response.start", "status": status, "headers": _headers(error, encoded)})
+        await send({"type": "http.response.start", "status": status, "headers": _headers(record.path, error, encoded)})
         await send({"type": "http.response.body", "body": encoded, "more_body": True})
         await body.drop()
         await send({"type": "http.response.body", "body": b""})
@@ -120,8 +121,10 @@ def _with_json_body(scope: Scope) -> Scope:
     return scope
 
 
-def _headers(error: ServiceError, content: bytes) -> list[tuple[bytes, bytes]]:
+def _headers(path: str, error: ServiceError, content: bytes) -> list[tuple[bytes, bytes]]:
     headers = [JSON_TYPE, (b"content-length", str(len(content)).encode())]
+    if page.is_of_the_page(path):
+        headers += [(name.encode(), value.encode()) for name, value in page.HEADERS.items()]
     if isinstance(error, QueueFullError):
         headers.append((b"retry-after", str(error.retry_after).encode()))
     if isinstance(error, UnauthorizedError) and not isinstance(error, ForbiddenError):

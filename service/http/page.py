@@ -19,8 +19,8 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",  # asked again each time, so that no two versions meet
 }
+CACHING = {"cache-control": "no-cache"}  # asked again each time, so that no two versions meet
 
 router = APIRouter(include_in_schema=False)
 
@@ -38,6 +38,11 @@ def part(name: str, request: Request) -> Response:
     return _answer(name, request)
 
 
+def is_of_the_page(path: str) -> bool:
+    """Whether answers at this path, refusals too, have HEADERS."""
+    return path == "/" or path.startswith("/page/")
+
+
 @cache
 def _names() -> frozenset[str]:
     return frozenset(path.name for path in DIRECTORY.iterdir() if path.suffix in TYPES)
@@ -52,7 +57,7 @@ def _content(name: str) -> tuple[bytes, str]:
 
 def _answer(name: str, request: Request) -> Response:
     content, tag = _content(name)
-    headers = {**HEADERS, "etag": tag}
+    headers = {**HEADERS, **CACHING, "etag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=TYPES[Path(name).suffix], headers=headers)

@@ -4,7 +4,7 @@ import { field, fill, h, rove, select, svg } from "./dom.js";
 import { explain, session } from "./generate.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
-import { nameOf } from "./text.js";
+import { isRightToLeft, nameOf } from "./text.js";
 
 const GAP = 10;
 const HEIGHT = 190;
@@ -18,7 +18,7 @@ export async function alignment(panel) {
   const methods = [["", t("methodBundle")], ["argmax", t("argmax")], ["mutual", t("mutual")]];
   return fill(
     panel, h("div", { class: "options" }, field(t("method"), select(methods, state.align ?? "", (align) => update({ align: align || null })))),
-    h("div", { class: "scroll" }, picture(explained)), h("p", { class: "faint small" }, `${how} · ${t(`by_${found.chosen_by}`)}`), words(explained),
+    h("div", { class: "scroll", dir: isRightToLeft(explained.source.text) ? "rtl" : "ltr" }, picture(explained)), h("p", { class: "faint small" }, `${how} · ${t(`by_${found.chosen_by}`)}`), words(explained),
   );
 }
 
@@ -26,10 +26,11 @@ export const pairsOf = (text) => text.split(" ").filter(Boolean).map((pair) => p
 
 /** Two rows of tokens, and a line for each pair; a token under the pointer lights its lines. */
 function picture(explained) {
-  const source = row(explained.source.tokens);
-  const target = row(explained.target.tokens);
+  const source = row(explained.source);
+  const target = row(explained.target);
   const width = Math.max(source.width, target.width);
-  const shift = (side) => (width - side.width) / 2;
+  const side = isRightToLeft(explained.source.text) ? 1 : 0; // where what is too wide is read from
+  const shift = (part) => (width - part.width) * (width > document.documentElement.clientWidth ? side : 0.5);
   const lines = pairsOf(explained.alignment.pairs).map(([s, n]) => {
     const x1 = shift(source) + source.middles[s];
     const x2 = shift(target) + target.middles[n];
@@ -41,7 +42,7 @@ function picture(explained) {
   return rove(drawing, ".node");
 }
 
-function row(tokens) {
+function row({ text: whole, tokens }) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = FONT;
   let x = 0;
@@ -53,7 +54,9 @@ function row(tokens) {
     x += size + GAP;
     return box;
   });
-  return { boxes, middles, width: x - GAP };
+  const width = x - GAP;
+  if (!isRightToLeft(whole)) return { boxes, middles, width };
+  return { boxes: boxes.map((box) => ({ ...box, x: width - box.x - box.size })), middles: middles.map((middle) => width - middle), width };
 }
 
 function tokens(drawing, side, shift, y, name, lines) {

@@ -8,16 +8,28 @@ let special = {}; // ids by their names
 
 export const setSpecial = (ids) => { special = ids; };
 
-/** What is written for a token: those that stand for no text have short names. */
+/** What is written for a token: those that stand for no text have short names, and spaces can be seen. */
 export function nameOf(token) {
   if (token.id !== undefined && token.id === special.eos) return t("endName");
   if (token.id !== undefined && token.id === special.bos) return t("startName");
-  return token.text;
+  return token.text && !token.text.trim() ? "␣".repeat(token.text.length) : isolated(token.text);
 }
+
+const BYTES = /(?:<0x[0-9A-F]{2}>)+/g;
+
+/** Bytes within a token keep their order beside letters from right to left. */
+const isolated = (text) => (text.replace(BYTES, "") ? text.replace(BYTES, "\u2066$&\u2069") : text);
+
+const RIGHT_TO_LEFT = /^\P{L}*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Nko}\p{Script=Syriac}\p{Script=Thaana}]/u;
+
+/** Whether a text is written from right to left: its first letter says so, as for `dir="auto"`. */
+export const isRightToLeft = (text) => RIGHT_TO_LEFT.test(text);
 
 const MOST_ENTROPY = 3; // nats: the line is as long as the token from there on
 
-/** Pieces of a text: [token index or null, what is shown]. Tokens that share a place are shown by their bytes. */
+const REPLACEMENT = "\ufffd"; // what a text has for bytes that are no character
+
+/** Pieces of a text: [token index or null, what is shown]. Tokens that have a part of a character are shown by their bytes. */
 export function pieces({ text, tokens }) {
   const characters = Array.from(text);
   const found = [];
@@ -27,9 +39,11 @@ export function pieces({ text, tokens }) {
       found.push([i, nameOf(token), true]);
       return;
     }
-    const shares = [tokens[i - 1], tokens[i + 1]].some((other) => other && other.start === token.start && other.end === token.end);
+    const shares = [tokens[i - 1], tokens[i + 1]].some((other) => other && other.start !== null && other.start < token.end && token.start < other.end);
+    const own = characters.slice(token.start, token.end).join("");
+    const isBytes = shares || own.includes(REPLACEMENT);
     if (token.start > at) found.push([null, characters.slice(at, token.start).join(""), false]);
-    found.push([i, shares ? token.text : characters.slice(token.start, token.end).join(""), shares]);
+    found.push([i, isBytes ? isolated(token.text) : own, isBytes]);
     at = Math.max(at, token.end);
   });
   if (at < characters.length) found.push([null, characters.slice(at).join(""), false]);
