@@ -154,7 +154,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-PATHS = ["/v1/generate", "/v1/info", "/metrics", "/openapi.json", "/page", "/nothing", "/v1/models"]
+PATHS = ["/v1/generate", "/v1/info", "/metrics", "/docs", "/openapi.json", "/page", "/nothing", "/v1/models"]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -192,7 +192,8 @@ def client() -> TestClient:
 
 
 def test_the_page_of_the_document_needs_no_other_host(client: TestClient) -> None:
-    page = client.get("/docs").text  # neither the page nor its files want a key
+    page = client.get("/docs/index.html").text  # neither this page nor its files want a key
+    assert client.get("/docs", headers={"Authorization": f"Bearer {KEY}"}).text == page
     own = client.get("/docs/docs.js")
     assert "SwaggerUIBundle" in own.text
     assert not re.findall(r"https?://|(?:src|href)=.//", page + own.text)
@@ -208,7 +209,7 @@ def test_the_page_of_the_document_needs_no_other_host(client: TestClient) -> Non
 
 
 def test_the_page_of_the_document_is_open_and_the_document_is_not(client: TestClient) -> None:
-    for path in ("/docs", "/docs/docs.js"):
+    for path in ("/docs/index.html", "/docs/docs.js"):
         answer = client.get(path)
         assert answer.status_code == 200
         assert "script-src 'self';" in answer.headers["content-security-policy"]

@@ -348,7 +348,7 @@ def test_the_api_s_documentation_asks_for_the_key_too(driver: Any) -> None:
     with serving("--api-keys", "the-key") as process:
         page = Page(driver, process.port)
         page.open()
-        page.click("a[href='/docs']")
+        page.click("a[href='/docs/index.html']")
         page.until(lambda: page.text("#reason") == "This service wants an API key.")
         page.press("#key", "wrong", "\n")
         page.until(lambda: page.text("#reason") == "The service does not know this API key.")

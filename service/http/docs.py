@@ -1,6 +1,7 @@
 """`/docs`: Swagger UI from files of this package, so that it works without the internet.
 
-Its files are open also where API keys are set, and ask for the key; the document itself, `/openapi.json`, wants it.
+Where API keys are set, `/docs` and the document itself, `/openapi.json`, want one. The files under `/docs/` are open,
+and `/docs/index.html`, which is the same page, asks for the key.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from service.errors import NotFoundError
 
 DIRECTORY = Path(__file__).parent / "swagger"  # swagger-ui-dist 5.34.1, compressed
 FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+OWN_FILES = {"index.html": "text/html", "docs.js": "text/javascript"}
 CACHED = "public, max-age=86400"
 OWN_HEADERS = {
     "content-security-policy": (
@@ -31,14 +33,14 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/docs")
 def page() -> Response:
-    return Response((DIRECTORY / "docs.html").read_bytes(), media_type="text/html", headers=OWN_HEADERS)
+    return _own("index.html")
 
 
 @router.get("/docs/{name}")
 def file(name: str, request: Request) -> Response:
     """In a thread, since reading and unpacking take milliseconds."""
-    if name == "docs.js":
-        return Response((DIRECTORY / name).read_bytes(), media_type="text/javascript", headers=OWN_HEADERS)
+    if name in OWN_FILES:
+        return _own(name)
     if name not in FILES:
         raise NotFoundError(f"There is nothing at /docs/{name[:100]}; /docs is the page.")
     content = (DIRECTORY / f"{name}.gz").read_bytes()
@@ -46,3 +48,7 @@ def file(name: str, request: Request) -> Response:
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(content, media_type=FILES[name], headers={**headers, "content-encoding": "gzip"})
     return Response(gzip.decompress(content), media_type=FILES[name], headers=headers)
+
+
+def _own(name: str) -> Response:
+    return Response((DIRECTORY / name).read_bytes(), media_type=OWN_FILES[name], headers=OWN_HEADERS)

@@ -8,8 +8,8 @@ from service.errors import UnauthorizedError
 from service.http.errors import ForbiddenError
 from service.settings import Settings
 
-OPEN_PATHS = ("/", "/docs", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
-OPEN_FILES = ("/docs/", "/page/")  # static files, as are / and /docs, which have no data
+OPEN_PATHS = ("/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+OPEN_FILES = ("/docs/", "/page/")  # static files, as is /, which have no data
 ADMIN_REQUESTS = (("POST", "/v1/reload"),)
 
 

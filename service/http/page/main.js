@@ -43,7 +43,9 @@ function drawTabs() {
     type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.tab), "aria-controls": "panel", tabIndex: name === state.tab ? 0 : -1,
     on: { click: () => update({ tab: name }, false) },
   }, t(`tab_${name}`)));
+  const hadFocus = find("#tabs").contains(document.activeElement);
   fill(find("#tabs"), tabs);
+  if (hadFocus) find(`#tab-${state.tab}`).focus();
 }
 
 function moveTab(event) {
