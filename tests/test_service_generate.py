@@ -311,6 +311,7 @@ def test_a_few_texts_show_no_progress(
 
 
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
 import attendant
@@ -323,6 +324,7 @@ def load(_):
     engine.start()
     return engine
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 generate.load_engine = load
 attendant.COMMANDS["generate"] = ("service.generate", "")
 sys.exit(attendant.main(["generate"]))
