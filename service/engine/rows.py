@@ -13,7 +13,7 @@ from service.engine.search import Live, Row, common_prefix
 from service.engine.tasks import Ids
 
 MAX_ENCODED_TOKENS = 256  # in a run of the encoder: from so many on, more of them only take more memory
-MAX_PADDED = 1.15  # tokens of a group with its padding, over those without
+MAX_PADDED = 1.5  # tokens of a group with its padding, which only attention computes, over those without
 
 
 class StepCandidates:
