@@ -13,10 +13,12 @@ import onnxruntime
 
 from export.bundle import Bundle, Variant, read_bundle
 from service import hardware
+from service.engine.resources import choose_lanes, rows_that_fit
 from service.engine.runtime import fastest
 from service.errors import StartError
 from service.settings import DEFAULT_BUNDLE
 
+CACHE_BYTES = {"int8": 1, "fp16": 2, "fp32": 4}  # of a number in the KV cache
 NAMES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 Json = dict[str, Any]
@@ -29,7 +31,8 @@ def info(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="as one JSON object, sizes in bytes")
     options = parser.parse_args(arguments)
     bundle = read_bundle(find_bundle(options.bundle))
-    found = {"bundle": describe_bundle(bundle), "machine": describe_machine(list(bundle.variants))}
+    machine = describe_machine(list(bundle.variants))
+    found = {"bundle": describe_bundle(bundle), "machine": {**machine, **describe_lanes(bundle, machine)}}
     print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else text_of(found))
 
 
@@ -87,6 +90,20 @@ def describe_machine(
     }
 
 
+def describe_lanes(bundle: Bundle, machine: Json) -> Json:
+    """Lanes that the service would choose here, and why memory allows no more; 0 where it allows none."""
+    precision = machine["precision"]
+    if machine["provider"] != "cpu":
+        return {"lanes": 1, "lanes_reason": None}
+    try:
+        rows = rows_that_fit(bundle, CACHE_BYTES.get(precision, 4))
+    except StartError as error:
+        return {"lanes": 0, "lanes_reason": str(error).removesuffix(".")}
+    weights = _bytes_of(bundle.variants[precision])
+    lanes, reason = choose_lanes(machine["threads"], weights, rows, machine["memory_limit"])
+    return {"lanes": lanes, "lanes_reason": reason}
+
+
 def text_of(found: Json) -> str:
     """The same for people."""
     return "\n".join([*_bundle_lines(found["bundle"]), "", *_machine_lines(found["machine"])])
@@ -137,13 +154,16 @@ def _machine_lines(machine: Json) -> list[str]:
     held = f", of a quota of {quota:g}" if quota is not None else ""
     name = f" ({machine['processor']})" if machine["processor"] else ""
     threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    lanes = "1 lane" if machine["lanes"] == 1 else f"{machine['lanes']} lanes"
+    reason = [_row("", f"{lanes}, since {machine['lanes_reason']}")] if machine["lanes_reason"] else []
     cuda = ", if its device answers; else on cpu" if machine["provider"] == "cuda" else ""
     return [
         "this machine",
         _row("processors", f"{machine['cpus']}{held}{name}"),
         _row("memory", f"{_size(machine['memory_limit'])} may be used"),
         _row("onnxruntime", f"{machine['onnxruntime']}, with {' and '.join(machine['providers']) or 'nothing known'}"),
-        _row("would run", f"{machine['precision']} on {machine['provider']}{cuda}, {threads}"),
+        _row("would run", f"{machine['precision']} on {machine['provider']}{cuda}, {threads}, {lanes}"),
+        *reason,
     ]
 
 

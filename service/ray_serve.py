@@ -27,7 +27,7 @@ from ray.serve.config import AutoscalingConfig, BackpressureConfig
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import logs
-from service.engine.resources import MAX_LANES, MAX_ROWS
+from service.engine.resources import MAX_ROWS, most_lanes
 from service.errors import NotFoundError, StartError
 from service.http.app import create_app
 from service.http.connection import ConnectionLimits, protocol_class
@@ -78,7 +78,7 @@ def _default(named: dict[str, str], name: str, value: int) -> None:
 
 def rows(settings: Settings) -> int:
     """The most hypotheses that a replica decodes at once."""
-    lanes = min(settings.lanes or MAX_LANES, settings.threads)
+    lanes = min(settings.lanes or most_lanes(settings.threads), settings.threads)
     return lanes * (settings.max_rows or MAX_ROWS)
 
 

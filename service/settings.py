@@ -69,7 +69,7 @@ class Settings:
     )
     threads: int = setting(0, "of computation; 0: as many as the container's processors", low=0, high=1024)
     lanes: int = setting(
-        0, "batches decoded side by side on a share of the threads each; 0: 2 where there are as many", low=0, high=64
+        0, "batches decoded side by side on a share of the threads each; 0: by threads and memory limit", low=0, high=64
     )
     max_rows: int = setting(0, "hypotheses computed in one step of a lane; 0: by the memory limit", low=0, high=65536)
     max_queue_requests: int = setting(1024, "texts waiting; over it requests get 429", low=1, high=10**6)

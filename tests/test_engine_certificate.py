@@ -102,7 +102,7 @@ def test_a_runtime_that_drifts_does_not_start_be_it_wide_or_narrow(
         logprobs += 0.01
 
     assert make_engine(bundle, threads=2, lanes=2).description.lanes == 2
-    spoil_steps(monkeypatch, lambda runner: runner._runtime.threads == threads, drift)
+    spoil_steps(monkeypatch, lambda runner: runner.threads == threads, drift)
     with pytest.raises(StartError, match="fails its certificate"):
         make_engine(bundle, threads=2, lanes=2)
 

@@ -176,17 +176,19 @@ def test_an_answer_is_the_same_to_the_bit_whatever_else_is_in_flight(
     assert isinstance(callback[1].events[-1].answer, CancelledError)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("threads", "lanes"), [(2, 2), (3, 3), (5, 5), (8, 4)])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_an_answer_is_the_same_to_the_bit_in_any_lane_with_any_number_of_threads(
-    bundle: Bundle, precision: str
+    bundle: Bundle, precision: str, threads: int, lanes: int
 ) -> None:
     rng = np.random.default_rng(5)
     sources = [rng.integers(4, 13, rng.integers(1, 40)).tolist() for _ in range(40)]
     tasks = [generate(source, beam_size=1 + 3 * (i % 2), max_length=30) for i, source in enumerate(sources)]
     alone = make_engine(bundle, precision=precision)
     wanted = [without_timing(alone.run([task])[0]) for task in tasks]
-    shared, callback = make_engine(bundle, precision=precision, threads=2, lanes=2), Callback(len(tasks))
-    assert shared.description.lanes == 2
+    shared = make_engine(bundle, precision=precision, threads=threads, lanes=lanes)
+    callback = Callback(len(tasks))
+    assert shared.description.lanes == lanes
     shared.start()
     shared.submit(tasks, callback)
     answers = callback.wait()

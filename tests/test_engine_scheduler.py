@@ -82,6 +82,38 @@ def test_many_rows_are_spread_evenly_whichever_lane_asks_first() -> None:
     assert admit(held, 0) == 8
 
 
+@pytest.mark.parametrize("lanes", [2, 3, 5, 8])
+@pytest.mark.parametrize("rows", [1, 23, 24, 40, 100, 300])
+def test_as_many_lanes_as_rows_are_worth_share_them_evenly(lanes: int, rows: int) -> None:
+    held = scheduler(lanes=lanes)
+    held.submit(jobs(rows))
+    taken = [admit(held, lane) for lane in random.Random(rows).sample(range(lanes), lanes)]
+    busy = [count for count in taken if count]
+    wanted = max(1, rows // ROWS_PER_LANE)
+    assert len(busy) == min(lanes, wanted)
+    assert sum(busy) == min(rows, lanes * held.max_rows)
+    assert max(busy) - min(busy) < len(busy)
+
+
+@pytest.mark.parametrize("lanes", [3, 8])
+def test_no_lane_starves_while_many_jobs_come_and_go(lanes: int) -> None:
+    held, rng = scheduler(lanes=lanes, max_rows=16), random.Random(lanes)
+    batches: list[list[Job]] = [[] for _ in range(lanes)]
+    order: list[Job] = []
+    submitted = jobs(600)
+    held.submit(submitted)
+    for _ in range(2000):
+        lane = rng.randrange(lanes)
+        leaving = [one for one in batches[lane] if rng.random() < 0.3]
+        held.release(lane, leaving)
+        taken = held.admit(lane, 999)
+        batches[lane] = [one for one in batches[lane] if one not in leaving] + taken
+        order += taken
+        if held.count_waiting() >= lanes * held.max_rows:
+            assert len(batches[lane]) == held.max_rows
+    assert order == submitted  # first come, first served
+
+
 def test_rows_never_exceed_what_a_lane_can_hold() -> None:
     held = scheduler(max_rows=6)
     held.submit(jobs(4, beam_size=4))
@@ -267,7 +299,7 @@ class Overload:
 
 @pytest.mark.parametrize("seconds", [0.3, 2.0, 15.0])
 @pytest.mark.parametrize("apart", [0.0001, 0.5])
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [1, 2, 8])
 def test_retry_after_is_true_within_a_factor_of_two_under_a_steady_overload(
     seconds: float, apart: float, lanes: int
 ) -> None:

@@ -12,8 +12,9 @@ from attendant import Parser
 from export.bundle import Bundle, BundleError, Variant
 from service import hardware
 from service import info as room
+from service.engine import resources
 from service.errors import StartError
-from service.info import describe_bundle, describe_machine, info, text_of
+from service.info import describe_bundle, describe_lanes, describe_machine, info, text_of
 from tests.fake_engine import make_bundle
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -104,14 +105,30 @@ def test_the_command_prints_json_that_programs_can_read(
 
 def test_the_text_names_every_variant_and_the_choice(bundle: Bundle) -> None:
     machine = describe_machine(list(bundle.variants), [CPU])
-    text = text_of({"bundle": describe_bundle(bundle), "machine": machine})
+    text = text_of({"bundle": describe_bundle(bundle), "machine": {**machine, **describe_lanes(bundle, machine)}})
     for part in ("fake: ", "2 + 2 layers", "fp32 ", "int8 ", "2 samples of torch 2.0", "would run     int8 on cpu"):
         assert part in text
 
 
 def test_the_text_says_that_a_cuda_device_may_not_answer(bundle: Bundle) -> None:
-    text = text_of({"bundle": describe_bundle(bundle), "machine": describe_machine(["fp32"], [CUDA, CPU])})
+    machine = describe_machine(["fp32"], [CUDA, CPU])
+    text = text_of({"bundle": describe_bundle(bundle), "machine": {**machine, **describe_lanes(bundle, machine)}})
     assert "fp32 on cuda, if its device answers; else on cpu" in text
+
+
+def test_the_lanes_of_this_machine_are_told_and_why_memory_allows_no_more(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = {**describe_machine(["int8"], [CPU]), "threads": 2, "memory_limit": 10**9}
+    assert describe_lanes(bundle, machine) == {"lanes": 2, "lanes_reason": None}
+    small = {**machine, "memory_limit": 8 * 1299}
+    lanes = describe_lanes(bundle, small)
+    assert lanes["lanes"] == 1
+    text = text_of({"bundle": describe_bundle(bundle), "machine": {**small, **lanes}})
+    assert "2 threads, 1 lane\n" in text
+    assert "1 lane, since the memory limit of 0 MB is under 8 times the weights' 0 MB" in text
+    monkeypatch.setattr(resources, "memory_limit", lambda: 1)
+    assert describe_lanes(bundle, small)["lanes"] == 0
 
 
 def test_without_a_name_the_embedded_model_is_described(

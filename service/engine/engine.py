@@ -2,7 +2,7 @@
 
 Tasks wait in the scheduler; each lane is a thread that takes some, decodes them together and gives their outcomes.
 While there is little to do one lane has all the processors, and when there is much the lanes share them: two halves of
-a batch on a processor each waste less time waiting for each other than one batch on both.
+a batch on a share of the processors each waste less time waiting for each other than one batch on all.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Engine:
             Lane(number, self._scheduler, resources.wide, resources.narrow, self._observer, turns)
             for number in range(resources.lanes)
         ]
-        self._explainer = Explainer(bundle, resources.wide.precision, resources.narrow.threads, turns)
+        self._explainer = Explainer(bundle, resources.wide.precision, resources.narrow.lane_threads, turns)
         self._lane_threads: list[threading.Thread] = []
         self._explainer_threads: list[threading.Thread] = []  # one, once it is started
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
@@ -228,6 +228,7 @@ def describe(
         provider_fallback=runtime.fallback,
         threads=resources.threads,
         lanes=resources.lanes,
+        lanes_reason=resources.lanes_reason,
         max_rows=resources.max_rows,
         max_queue_requests=settings.max_queue_requests,
         max_queue_tokens=settings.max_queue_tokens,

@@ -40,6 +40,7 @@ class EngineDescription:
     provider_fallback: str | None  # reason for falling back from CUDA to CPU
     threads: int
     lanes: int
+    lanes_reason: str | None = None  # why memory allows fewer lanes than the threads would have
     max_rows: int  # hypotheses in one step of a lane
     max_queue_requests: int
     max_queue_tokens: int

@@ -54,7 +54,8 @@ class Runner:
 
     @property
     def threads(self) -> int:
-        return self._runtime.threads
+        """The lane's share of those of its runtime."""
+        return self._runtime.lane_threads
 
     def set_runtime(self, runtime: Runtime) -> None:
         """Go on with another number of threads; the KV cache stays."""
@@ -82,7 +83,7 @@ class Runner:
         self._tokens[:rows], self._positions[:rows], self._top_k[0] = tokens, positions, top_k
         self._lengths[:rows] = lengths
         self.cache.reserve(rows, max(positions))
-        key = (self._runtime.threads, rows, top_k, *self.cache.layout)
+        key = (self.threads, rows, top_k, *self.cache.layout)
         bound = self._bindings.get(key)
         if bound is None:
             if len(self._bindings) >= MAX_BINDINGS or not self.cache.reuses_bindings:

@@ -28,7 +28,7 @@ class Runtime:
         self.sizes, self.pad, self.eos = bundle.sizes, bundle.special_ids["pad"], bundle.special_ids["eos"]
         self.provider, self.fallback = choose_provider(provider)
         self.precision = choose_precision(bundle, precision, self.provider)
-        self.threads = threads
+        self.threads, self.lanes = threads, 1
         self._load_graphs(bundle)
         if self.provider == "cuda" and CUDA not in self.step.get_providers():
             self._fall_back(provider, "onnxruntime could not start CUDA on this machine")
@@ -37,12 +37,20 @@ class Runtime:
         self.cache_dtype = CACHE_DTYPES[self.step.get_outputs()[-1].type]
         self.merge = None if self.fast else self._load("merge")
 
-    def with_threads(self, threads: int) -> Runtime:
-        """The same graphs with another number of threads; onnxruntime shares the weights that it does not pack."""
-        if threads == self.threads:
+    @property
+    def lane_threads(self) -> int:
+        """A lane's share of the threads."""
+        return max(1, self.threads // self.lanes)
+
+    def with_threads(self, threads: int, lanes: int = 1) -> Runtime:
+        """The same graphs on so many threads, those of some lanes included, which may all run them at once.
+
+        onnxruntime shares the weights that it does not pack.
+        """
+        if (threads, lanes) == (self.threads, self.lanes):
             return self
         other = copy.copy(self)
-        other.threads = threads
+        other.threads, other.lanes = threads, lanes
         other.encoder, other.step = other._load("encoder"), other._load("step")
         return other
 
@@ -61,7 +69,8 @@ class Runtime:
     def _load(self, name: str) -> Any:
         path = self._path(name)
         options = ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
+        # One of these is the thread that calls; with several lanes, each has its own and they share the rest.
+        options.intra_op_num_threads = max(1, self.threads - self.lanes + 1)
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen

@@ -150,6 +150,7 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
         provider_fallback=described.provider_fallback,
         threads=described.threads,
         lanes=described.lanes,
+        lanes_reason=described.lanes_reason,
         limits={
             "max_source_length": described.max_source_length,
             "max_target_length": described.max_target_length,

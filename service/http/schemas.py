@@ -338,6 +338,7 @@ class InfoResponse(ResponseModel):
     provider_fallback: str | None = value("reason for falling back from CUDA to CPU, or null")
     threads: int = value("of computation")
     lanes: int = value("batches decoded side by side, when there is enough to do")
+    lanes_reason: str | None = value("why memory allows fewer lanes than the threads would have, or null")
     limits: dict[str, int] = value("of texts, requests, batches and the queue, in the unit of their name")
     certificate: dict[str, Any] = value("drift from torch at the last start or reload, its tolerance, samples replayed")
     examples: list[str] = value("sources to try: the first of the certificate's samples")
