@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import mach
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-turn bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-turn bench-lanes bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -147,6 +147,9 @@ bench-quick: .venv/all $(DATA)/train.tsv ## the ratios to CTranslate2 with their
 
 bench-turn: .venv/all $(DATA)/train.tsv ## where the time of a turn of the engine goes: graphs, search, moving rows, waiting
 	$(BIN)/python -m bench.turn --data $(DATA)/test.tsv
+
+bench-lanes: .venv/all ## how many lanes would be best on 2 to 64 cores, simulated from times measured here
+	$(BIN)/python -m bench.lanes
 
 bench-http: .venv/bench ## the service against CTranslate2 over HTTP
 	$(BIN)/python -m bench.serving

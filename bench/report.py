@@ -123,6 +123,39 @@ def turn(record: Record) -> str:
     return f"{text}{table(['work', 'ms', *names], body)}\n\n{taken(record)}"
 
 
+def lanes(record: Record) -> str:
+    loads = ["all full" if load["rows"] is None else f"{load['rows']} rows" for load in record["rows"][0]["loads"]]
+    body = [
+        [
+            row["model"],
+            row["cores"],
+            row["chosen"],
+            *(f"{load['best']} ({load['regret']:.0%})" for load in row["loads"]),
+        ]
+        for row in record["rows"]
+    ]
+    steps = [
+        [model["model"], step["rows"], step["serial_ms"], step["parallel_ms"], step["python_ms"]]
+        for model in record["measured"]
+        for step in model["steps"]
+    ]
+    threads = " and ".join(map(str, record["measured_threads"]))
+    share = record["serial"]
+    divided = " threads" if share is None else f" thread, {share:.0%} of a step taken to be serial"
+    parts = [
+        "A simulation, from times measured here; with more cores than this machine has it is an extrapolation, and "
+        "`attendant bench` measures. A step lasts serial + parallel / threads; the Python of all lanes runs one at a "
+        f"time; each lane reads all weights in each step, from a memory of {record['bandwidth_gb_s']:g} GB/s here, "
+        "taken to grow with the cores up to 16. For each number of rows in flight: the lanes with the most tokens a "
+        "second, and what the lanes that the service chooses lose against them.",
+        table(["model", "cores", "chosen", *loads], body),
+        f"Measured in int8, with {threads}{divided}:",
+        table(["model", "rows", "serial, ms", "parallel, ms", "Python, ms"], steps),
+        taken(record),
+    ]
+    return "\n\n".join(parts)
+
+
 def lengths(record: Record) -> str:
     body = [[row["name"], *_precisions(row), f"{row['ratio']}x"] for row in record["rows"]]
     heads = ["work", "CTranslate2 f32 / int8, ms", "ours f32 / int8, ms", "ratio"]
@@ -321,6 +354,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "serving.json": ("Over HTTP", serving),
     "roofline.json": ("Against the limit of the machine", roofline),
     "turn.json": ("A turn of the engine", turn),
+    "lanes.json": ("Lanes on more cores", lanes),
     "growth.json": ("Growth", growth),
     "embedded.json": ("The embedded model", embedded),
     "peers.json": ("The same tokens", peers),

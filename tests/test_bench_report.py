@@ -90,6 +90,18 @@ def results(tmp_path: Path) -> Path:
     write_json(tmp_path / "words.json", [{**row_of(work, two, 3), **of_words} for work in WORKS])
     parts = [{"part": "search", "share": 0.25, "microseconds_a_step": 9.0, "calls": 4, "waiting": 0.5}]
     write_record(tmp_path / "turn.json", "bench.turn", [{"name": "1 word", "seconds": 0.002, "parts": parts}])
+    load = {"best": 4, "tokens_per_second": {"2": 8, "4": 9}, "step_ms": {"2": 1.0, "4": 1.5}, "regret": 0.111}
+    loads = [{"rows": 24, **load, "best": 2, "regret": 0.0}, {"rows": None, **load}]
+    steps = [{"rows": 1, "serial_ms": 0.5, "parallel_ms": 2.0, "python_ms": 0.2}]
+    write_record(
+        tmp_path / "lanes.json",
+        "bench.lanes",
+        [{"model": "base", "cores": 8, "chosen": 2, "loads": loads}],
+        bandwidth_gb_s=30.0,
+        measured_threads=[1, 2],
+        serial=None,
+        measured=[{"model": "base", "weight_bytes": 10, "steps": steps}],
+    )
     return tmp_path.parent
 
 
@@ -131,6 +143,7 @@ def test_goals_reached_and_missed_are_told_apart(results: Path) -> None:
     assert f"| 1 request, greedy | 300 / 400 | 200 / 100 | 3.0x | {greedy} | no |" in made
     assert f"| 32 requests, greedy | 300 / 400 | 500 / 250 | 200 / 100 | 2.5x | {many}" in made
     assert "| 1 word | 2 | 25% |" in made
+    assert "| base | 8 | 2 | 2 (0%) | 4 (11%) |" in made
     assert "| start to ready | 3 s | at most 2 | no |" in made
 
 
