@@ -43,6 +43,8 @@ COMMANDS = {
 
 # Commands that compute with torch. Its OpenMP threads wait without spinning, so that another process on the machine
 # does not stop them; the policy is read when torch is loaded, so it is set before.
+# How OpenMP's threads wait for each other: they sleep, where it is GNU's after a spin of some microseconds.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 PASSIVE_WAITING = ("train", "distill", "evaluate", "plot", "release", "import", "export", "verify")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -75,8 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
         hint = did_you_mean(command, COMMANDS)
         print(f"attendant: {command!r} is no command{hint}; it takes one of {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
-    if command in PASSIVE_WAITING:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if command in PASSIVE_WAITING and not WAITING.keys() & os.environ.keys():
+        os.environ.update(WAITING)
     try:
         module = _own_module(COMMANDS[command][0])
         function = getattr(module, {"import": "import_model"}.get(command, command))

@@ -26,7 +26,7 @@ from bench.record import RESULTS_HERE, write_record
 POLICIES: dict[str, dict[str, str]] = {
     "spinning (OpenMP's default)": {},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
-    "a short spin": {"GOMP_SPINCOUNT": "1000"},
+    **{f"a spin of {count:,}": {"GOMP_SPINCOUNT": str(count)} for count in (1_000, 5_000, 20_000)},
 }
 PRESETS = ("tiny", "g2p")
 VOCABULARY, LENGTH = 64, 12  # tokens

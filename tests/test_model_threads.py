@@ -67,8 +67,9 @@ def test_a_resumed_run_keeps_its_number_of_threads(tsv: Path, tmp_path: Path, mo
 @pytest.mark.parametrize("command", ["train", "evaluate", "export", "distill", "plot"])
 def test_openmp_waits_passively_from_before_torch_is_loaded(command: str) -> None:
     code = (
-        "import os, sys\nos.environ.pop('OMP_WAIT_POLICY', None)\nimport attendant, importlib\n"
-        "def imported(name):\n  assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE' and 'torch' not in sys.modules\n"
+        "import os, sys\n[os.environ.pop(name, None) for name in ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT')]\n"
+        "import attendant, importlib\n"
+        "def imported(name):\n  assert attendant.WAITING.items() <= os.environ.items() and 'torch' not in sys.modules\n"
         "  sys.exit(7)\n"
         f"attendant._own_module = imported\nattendant.main([{command!r}])\n"
     )
@@ -80,3 +81,4 @@ def test_a_policy_that_is_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert attendant.main(["train"]) == 2
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert "GOMP_SPINCOUNT" not in os.environ
