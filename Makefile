@@ -151,8 +151,9 @@ bench-turn: .venv/all $(DATA)/train.tsv ## where the time of a turn of the engin
 bench-lanes: .venv/all ## how many lanes would be best on 2 to 64 cores, simulated from times measured here
 	$(BIN)/python -m bench.lanes
 
-bench-http: .venv/bench ## the service against CTranslate2 over HTTP
+bench-http: .venv/bench $(DATA)/train.tsv ## the service against CTranslate2 over HTTP, with the base and the embedded model
 	$(BIN)/python -m bench.serving
+	$(BIN)/python -m bench.words_http --data $(DATA)/test.tsv
 
 bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of the embedded model
 	$(BIN)/python -m bench.embedded

@@ -112,6 +112,26 @@ def words(rows: list[dict[str, Any]]) -> str:
     return f"{text}{table([*heads, 'ratio', 'goal', 'reached'], body)}\n\n{taken(rows[0])}"
 
 
+def words_http(record: Record) -> str:
+    body = [
+        [
+            row["name"],
+            row["ours"],
+            row["theirs"],
+            f"{row['ratio']}x",
+            "" if row["goal"] is None else f"{row['goal']:g}x",
+            verdict(row["ratio"], row["goal"]),
+        ]
+        for row in record["goals"]
+    ]
+    text = (
+        "One word a request, greedy, against CTranslate2 behind the thin app, which is given the words' ids, in the best "
+        "of its ways.\n\n"
+    )
+    heads = ["load", "ours, requests/s", "CTranslate2, requests/s", "ratio", "goal", "reached"]
+    return f"{text}{table(heads, body)}\n\n{taken(record)}"
+
+
 def turn(record: Record) -> str:
     names = list(dict.fromkeys(part["part"] for row in record["rows"] for part in row["parts"]))
     body = []
@@ -349,6 +369,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "quick.json": ("Against CTranslate2", quick),
     "imported.json": ("An imported model against CTranslate2", imported),
     "words.json": ("The embedded model against CTranslate2", words),
+    "words_http.json": ("The embedded model over HTTP", words_http),
     "lengths.json": ("Short and long", lengths),
     "huggingface.json": ("Against Hugging Face", huggingface),
     "serving.json": ("Over HTTP", serving),

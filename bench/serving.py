@@ -117,7 +117,8 @@ def main() -> None:
     peer, tried = best_peer(models, options.threads, mix, options.seconds)
     rate = LOADED * max(row["requests_per_second"] for row in tried)
     ours = attendant(prepared.bundle, options.precision, options.threads)
-    rows = compare({"attendant": ours, "ctranslate2": peer}, mix, loads(options.seconds, rate), options.rounds)
+    servers = {"attendant": (ours, mix), "ctranslate2": (peer, mix)}
+    rows = compare(servers, loads(options.seconds, rate), options.rounds)
     with serving(ours) as server:
         streamed = measure(server, dataclasses.replace(mix, stream=True), arriving(rate, options.seconds))
         rows.append({"server": "attendant", "way": "streamed", **streamed})
@@ -130,15 +131,18 @@ def main() -> None:
         print("{name}: {ours} {unit} against {theirs}, {ratio} times as good (goal {goal})".format(**goal))
 
 
-def compare(servers: dict[str, list[str]], mix: Mix, wanted: list[Load], rounds: int) -> list[dict[str, Any]]:
-    """Both servers in turn at every load, one idle while the other is measured; of its turns, the best counts."""
+def compare(servers: dict[str, tuple[list[str], Mix]], wanted: list[Load], rounds: int) -> list[dict[str, Any]]:
+    """Both servers in turn at every load, one idle while the other is measured; of its turns, the best counts.
+
+    Each has its arguments, and what it is asked for: the same sources in its own words.
+    """
     best: dict[tuple[int, str], dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
-        started = {name: stack.enter_context(serving(arguments)) for name, arguments in servers.items()}
+        started = {name: stack.enter_context(serving(arguments)) for name, (arguments, _) in servers.items()}
         for number, load in enumerate(wanted):
             for _ in range(rounds):
                 for name, server in started.items():
-                    found = measure(server, mix, load)
+                    found = measure(server, servers[name][1], load)
                     print(f"{name}: {show(found)}", flush=True)
                     row = {"server": name, **found, "memory": server.memory(), "ready_seconds": server.ready_seconds}
                     held = best.get((number, name))

@@ -56,6 +56,12 @@ def read_words(data: Path) -> list[tuple[int, ...]]:
     return [tuple(tokenizer.encode(word)) for word in dict.fromkeys(line.partition("\t")[0] for line in lines)]
 
 
+def peer_models() -> dict[str, Path]:
+    """The embedded model's weights as CTranslate2's models, by compute type."""
+    weights = hashlib.sha256((MODEL / "model.safetensors").read_bytes()).hexdigest()[:8]
+    return prepare_peer(MODEL, CACHE / f"embedded-{weights}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The ratios to CTranslate2 of the embedded model, and their goals.")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long turns are taken")
@@ -64,9 +70,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS_HERE / "words.json")
     options = parser.parse_args()
     asked = works(read_words(options.data))
-    weights = hashlib.sha256((MODEL / "model.safetensors").read_bytes()).hexdigest()[:8]
-    models = prepare_peer(MODEL, CACHE / f"embedded-{weights}")
-    workers = start_workers(EMBEDDED, models, options.threads, KINDS)
+    workers = start_workers(EMBEDDED, peer_models(), options.threads, KINDS)
     try:
         rows = race(workers, asked, 0, options.seconds)
     except UnequalError as error:

@@ -88,6 +88,8 @@ def results(tmp_path: Path) -> Path:
     two = {**BEST, ("ctranslate2_two_workers", "fp32"): 0.5, ("ctranslate2_two_workers", "int8"): 0.25}
     of_words = {**facts("bench.words"), "threads": 0}
     write_json(tmp_path / "words.json", [{**row_of(work, two, 3), **of_words} for work in WORKS])
+    over_http = [{"name": "16 clients", "ours": 90.0, "theirs": 50.0, "ratio": 1.8, "goal": 1.5}]
+    write_record(tmp_path / "words_http.json", "bench.words_http", [], goals=over_http)
     parts = [{"part": "search", "share": 0.25, "microseconds_a_step": 9.0, "calls": 4, "waiting": 0.5}]
     write_record(tmp_path / "turn.json", "bench.turn", [{"name": "1 word", "seconds": 0.002, "parts": parts}])
     load = {"best": 4, "tokens_per_second": {"2": 8, "4": 9}, "step_ms": {"2": 1.0, "4": 1.5}, "regret": 0.111}
@@ -143,6 +145,7 @@ def test_goals_reached_and_missed_are_told_apart(results: Path) -> None:
     assert f"| 1 request, greedy | 300 / 400 | 200 / 100 | 3.0x | {greedy} | no |" in made
     assert f"| 32 requests, greedy | 300 / 400 | 500 / 250 | 200 / 100 | 2.5x | {many}" in made
     assert "| 1 word | 2 | 25% |" in made
+    assert "| 16 clients | 90 | 50 | 1.8x | 1.5x | yes |" in made
     assert "| base | 8 | 2 | 2 (0%) | 4 (11%) |" in made
     assert "| start to ready | 3 s | at most 2 | no |" in made
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import turn, words
+from bench import turn, words, words_http
 from bench.engines import Answer
 from bench.race import Work
 
@@ -66,3 +66,23 @@ def test_what_is_clocked_is_restored() -> None:
     with turn.clocked():
         assert [getattr(owner, name) for _, owner, name in turn.PARTS] != before
     assert [getattr(owner, name) for _, owner, name in turn.PARTS] == before
+
+
+def test_both_servers_are_asked_for_the_same_words(tmp_path: Path) -> None:
+    path = tmp_path / "test.tsv"
+    path.write_text("cat\tK AE1 T\ncab\tK AE1 B\n", encoding="utf-8")
+    ours, theirs = words_http.mixes(path).values()
+    assert ours.texts == ("cat", "cab")
+    assert [each.split()[:2] for each in theirs.texts] == [theirs.texts[0].split()[:2]] * 2
+    assert ours.seed == theirs.seed
+
+
+def test_a_ratio_over_http_is_ours_over_theirs() -> None:
+    rows = [
+        {"server": server, "load": f"{clients} clients", "requests_per_second": rate * clients}
+        for clients in words_http.CLIENTS
+        for server, rate in (("attendant", 3.0), ("ctranslate2", 2.0))
+    ]
+    found = words_http.ratios(rows)
+    assert [row["ratio"] for row in found] == [1.5] * len(words_http.CLIENTS)
+    assert [row["goal"] for row in found] == [None, 1.5, 1.5]
