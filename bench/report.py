@@ -125,8 +125,8 @@ def words_http(record: Record) -> str:
         for row in record["goals"]
     ]
     text = (
-        "One word a request, greedy, against CTranslate2 behind the thin app, which is given the words' ids, in the best "
-        "of its ways.\n\n"
+        "One word a request, greedy, against CTranslate2 behind the thin app, which is given the words' ids, in the "
+        "best of its ways.\n\n"
     )
     heads = ["load", "ours, requests/s", "CTranslate2, requests/s", "ratio", "goal", "reached"]
     return f"{text}{table(heads, body)}\n\n{taken(record)}"
