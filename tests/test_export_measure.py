@@ -107,7 +107,8 @@ def test_facts_of_the_manifest_that_are_not_the_checkpoints_are_found(
 
 
 def shown(described: dict[str, Any]) -> str:
-    return text_of({"bundle": described, "machine": describe_machine(["int8"])})
+    machine = {**describe_machine(["int8"]), "lanes": 2, "lanes_reason": None}
+    return text_of({"bundle": described, "machine": machine})
 
 
 def test_info_shows_what_was_measured(bundle: Bundle) -> None:
