@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import RESULTS
-from bench.report import table, taken
+from bench.report_text import table, taken
 
 PAGE = RESULTS.parent.parent / "docs" / "scaling.md"
 MEASURED = RESULTS / "amd-avx2" / "serving.json"  # what the page is about

@@ -13,7 +13,8 @@ from bench.machine import cpu_kind
 from bench.quick import GOALS, WORKS, memory_row
 from bench.race import row_of
 from bench.record import RESULTS, facts, write_json, write_record
-from bench.report import INTRODUCTION, PAGE, SECTIONS, number, page, table, verdict
+from bench.report import INTRODUCTION, PAGE, SECTIONS, page
+from bench.report_text import number, table, verdict
 from bench.serving import better, headline, unequal_lengths
 
 BEST = {("ours", "fp32"): 0.2, ("ours", "int8"): 0.1, ("ctranslate2", "fp32"): 0.3, ("ctranslate2", "int8"): 0.4}
