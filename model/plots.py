@@ -133,8 +133,9 @@ def attention_of(trained: TrainedModel, source: str, allow_unknown: bool = False
         raise UserError(
             f"--source has what the model's vocabulary lacks: {lacking}; leave it out, or add --allow-unknown."
         )
-    answer = greedy(trained.model, ids, trained.config.max_length - 1)  # the start token takes a place
-    produced = [*answer.ids, EOS] if answer.finish_reason == "stop" else list(answer.ids)
+    start = tuple(trained.start)
+    answer = greedy(trained.model, ids, trained.config.max_length - 1 - len(start), start)  # BOS takes a place
+    produced = [*start, *answer.ids, *([EOS] if answer.finish_reason == "stop" else [])]
     read = [BOS, *produced[:-1]]
     weights = AttentionWeights()
     trained.model(torch.tensor([[*ids, EOS]]), torch.tensor([read]), weights)

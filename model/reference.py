@@ -34,12 +34,17 @@ def next_logprobs(model: Transformer, source: list[int], prefix: tuple[int, ...]
     return logits[0, -1].double().log_softmax(-1).tolist()
 
 
-def greedy(model: Transformer, source: list[int], max_length: int | None = None) -> Hypothesis:
-    """The most probable token each time, up to max_length tokens, the end token included."""
+def greedy(
+    model: Transformer, source: list[int], max_length: int | None = None, start: tuple[int, ...] = ()
+) -> Hypothesis:
+    """The most probable token each time, up to max_length tokens, the end token included.
+
+    `start` is read after the start token and not answered: a language, say.
+    """
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     for _ in range(max_length or model.config.max_length):
-        candidates = next_logprobs(model, source, ids)
+        candidates = next_logprobs(model, source, (*start, *ids))
         token = max((t for t in range(len(candidates)) if t not in (PAD, BOS)), key=lambda t: candidates[t])
         logprobs += (candidates[token],)
         if token == EOS:

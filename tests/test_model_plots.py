@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -15,7 +16,7 @@ from model import fonts, plots
 from model.checkpoint import TrainedModel
 from model.errors import UserError
 from model.labels import label
-from model.reference import next_logprobs
+from model.reference import greedy, next_logprobs
 from model.tokenizer import BOS, EOS, PAD, Tokenizer, learn
 from tests.conftest import make_model
 
@@ -61,6 +62,17 @@ def test_a_row_is_labelled_by_the_token_that_is_produced_at_its_step(seed: int) 
         assert layer.shape[2:] == (len(found.produced), len(found.source))
     for layer in found.weights.decoder:
         assert layer.shape[2:] == (len(found.produced), len(found.read))
+
+
+def test_a_model_s_start_tokens_are_read_before_its_answer(letters: TrainedModel) -> None:
+    plain = plots.attention_of(letters, "fade")
+    start = letters.target.encode("X U")
+    found = plots.attention_of(replace(letters, start=start), "fade")
+    assert found.read[:3] == [plain.read[0], "X", "U"]
+    assert found.produced[:2] == ["X", "U"]
+    assert found.produced[:-1] == found.read[1:]
+    wanted = greedy(letters.model, letters.source.encode("fade"), 12 - 1 - 2, tuple(start))
+    assert found.produced[2 : 2 + len(wanted.ids)] == [label(letters.target, i) for i in wanted.ids]
 
 
 def test_an_answer_that_does_not_end_has_no_row_without_its_token() -> None:
