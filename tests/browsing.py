@@ -47,10 +47,11 @@ class Page:
         return list(self.run("return [...document.querySelectorAll(arguments[0])].map((x) => x.textContent)", selector))
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        from selenium.common.exceptions import StaleElementReferenceException
+        from selenium.common.exceptions import ElementNotInteractableException, StaleElementReferenceException
         from selenium.webdriver.support.wait import WebDriverWait
 
-        wait = WebDriverWait(self.driver, PATIENCE, 0.05, [StaleElementReferenceException])
+        drawn_anew = [ElementNotInteractableException, StaleElementReferenceException]
+        wait = WebDriverWait(self.driver, PATIENCE, 0.05, drawn_anew)
         return wait.until(lambda _: condition())
 
     def click(self, selector: str) -> None:
