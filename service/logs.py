@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from service.settings import Settings
 
 WRITE_SECONDS = 0.05  # that a request's line may wait for others
+MOST_LINES = 10_000  # of requests that wait to be written
 LOGGERS = ("attendant", "uvicorn.error", "asyncio")
 PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)  # what needs no quotes in a line of text
 
@@ -47,26 +48,34 @@ class LineHandler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._lines: list[str] = []
-        self._some = threading.Event()
+        self._lost = 0  # lines of requests, since the last that was written
+        self._some, self._writing = threading.Event(), threading.Lock()
         threading.Thread(target=self._write_later, name="attendant-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        is_request = getattr(record, "fields", None) is not None
+        if is_request and len(self._lines) >= MOST_LINES:  # whoever reads the log has stopped reading
+            self._lost += 1
+            return
         try:
             self._lines.append(self.format(record) + self.terminator)
         except Exception:
             self.handleError(record)
-        if getattr(record, "fields", None) is None:
+        if not is_request:
             self.flush()
         elif not self._some.is_set():
             self._some.set()
 
     def flush(self) -> None:
-        """Write what is there; also called when the process ends."""
-        with self.lock or nullcontext():
-            lines, self._lines = self._lines, []
+        """Write what is there; also called when the process ends. Requests' lines are taken meanwhile."""
+        with self._writing:
+            with self.lock or nullcontext():
+                lines, self._lines, lost, self._lost = self._lines, [], self._lost, 0
+            if lost:
+                lines.append(f"{lost} lines of requests were lost: the log was not read.{self.terminator}")
             with suppress(OSError, ValueError):  # nobody reads the log any more
                 self.stream.write("".join(lines))
-                super().flush()
+                self.stream.flush()
 
     def _write_later(self) -> None:
         while self._some.wait():

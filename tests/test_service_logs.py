@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,32 @@ def test_lines_are_in_the_order_of_what_happened() -> None:
     logger.handlers[0].flush()
     found = re.findall(r"(?:id=|warned )(\d+)", stream.getvalue())
     assert found == [str(n) for number in range(50) for n in [number] * (2 if number % 20 == 0 else 1)]
+
+
+class StuckStream(io.StringIO):
+    """Nothing is read from it before it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_on, self.asked = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        self.asked.set()
+        assert self.read_on.wait(30)
+        return super().write(text)
+
+
+def test_a_reader_that_stops_reading_holds_up_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_LINES", 5)
+    stream, logger = StuckStream(), logging.getLogger("attendant")
+    logs.configure(Settings(), stream)
+    logs.log_request(logger, {"id": 0})
+    assert stream.asked.wait(30)
+    for number in range(1, 9):  # each would wait for ever
+        logs.log_request(logger, {"id": number})
+    stream.read_on.set()
+    wait_for(lambda: "3 lines of requests were lost" in stream.getvalue())
+    assert re.findall(r"id=(\d)", stream.getvalue()) == ["0", "1", "2", "3", "4", "5"]
 
 
 def test_a_reader_that_has_gone_harms_nothing() -> None:

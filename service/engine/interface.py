@@ -90,3 +90,40 @@ class EngineInterface(Protocol):
 
     def close(self, grace: float = 0.0) -> None:
         """Accept nothing more, finish what was accepted within `grace` seconds, and fail the rest."""
+
+
+class WrappedEngine:
+    """An engine around another one, which it owns: for what changes only some of it."""
+
+    def __init__(self, engine: EngineInterface) -> None:
+        self._engine = engine
+
+    @property
+    def description(self) -> EngineDescription:
+        return self._engine.description
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        return self._engine.source_tokenizer
+
+    @property
+    def target_tokenizer(self) -> Tokenizer:
+        return self._engine.target_tokenizer
+
+    def count_waiting(self) -> int:
+        return self._engine.count_waiting()
+
+    def count_running(self) -> int:
+        return self._engine.count_running()
+
+    def count_cached_bytes(self) -> int:
+        return self._engine.count_cached_bytes()
+
+    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
+        return self._engine.submit(tasks, on_event, deadline)
+
+    def start(self) -> None:
+        self._engine.start()
+
+    def close(self, grace: float = 0.0) -> None:
+        self._engine.close(grace)

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from service.engine.answers import AnswerCache, Key, is_cut_short, key_of
-from service.engine.interface import EngineDescription, EngineInterface, Submission
+from service.engine.interface import EngineInterface, Submission, WrappedEngine
 from service.engine.observer import EngineObserver
 from service.engine.tasks import EventCallback, Finished, Generate, Generated, NewTokens, Result, Task
 from service.errors import CancelledError, DeadlineError
-from service.tokenizer import Tokenizer
 
 MORE_TIME = 1.1  # times the time that a computation was given: whoever has more than that does not join it
 
@@ -93,7 +92,7 @@ class SharedSubmission:
         self._engine.cancel(self._waiters)
 
 
-class SharedEngine:
+class SharedEngine(WrappedEngine):
     """EngineInterface around an engine; it owns that engine."""
 
     def __init__(
@@ -104,7 +103,8 @@ class SharedEngine:
         share_in_flight: bool = True,
     ) -> None:
         """`cache_bytes`: of the answers that are kept, about; 0: none."""
-        self._engine, self._observer = engine, observer or EngineObserver()
+        super().__init__(engine)
+        self._observer = observer or EngineObserver()
         self._share_in_flight = share_in_flight
         description = engine.description
         self._max_requests, self._max_tokens = description.max_queue_requests, description.max_queue_tokens
@@ -113,29 +113,8 @@ class SharedEngine:
         self._closed = False
         self._lock = threading.Lock()  # never held while the engine or a callback is called
 
-    @property
-    def description(self) -> EngineDescription:
-        return self._engine.description
-
-    @property
-    def source_tokenizer(self) -> Tokenizer:
-        return self._engine.source_tokenizer
-
-    @property
-    def target_tokenizer(self) -> Tokenizer:
-        return self._engine.target_tokenizer
-
-    def count_waiting(self) -> int:
-        return self._engine.count_waiting()
-
-    def count_running(self) -> int:
-        return self._engine.count_running()
-
     def count_cached_bytes(self) -> int:
         return self._cache.bytes
-
-    def start(self) -> None:
-        self._engine.start()
 
     def close(self, grace: float = 0.0) -> None:
         with self._lock:

@@ -24,11 +24,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.engine.interface import EngineDescription, EngineInterface, Submission
+from service.engine.interface import Submission, WrappedEngine
 from service.engine.tasks import EventCallback, Explained, Finished, Generated, NewTokens, Result, Task, Timing
 from service.http.models import LoadEngine
 from service.http.record import record_of
-from service.tokenizer import Tokenizer
 
 Attributes = dict[str, AttributeValue]
 PHASES = ("queue", "encode", "decode")
@@ -47,23 +46,8 @@ class RequestTrace:
 _current: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
 
 
-class TracedEngine:
+class TracedEngine(WrappedEngine):
     """An engine whose results are noted in the trace of the request that asked for them."""
-
-    def __init__(self, engine: EngineInterface) -> None:
-        self._engine = engine
-
-    @property
-    def description(self) -> EngineDescription:
-        return self._engine.description
-
-    @property
-    def source_tokenizer(self) -> Tokenizer:
-        return self._engine.source_tokenizer
-
-    @property
-    def target_tokenizer(self) -> Tokenizer:
-        return self._engine.target_tokenizer
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
         trace, submitted = _current.get(), time.time_ns()
@@ -76,21 +60,6 @@ class TracedEngine:
             on_event(event)
 
         return self._engine.submit(tasks, noting, deadline)
-
-    def count_waiting(self) -> int:
-        return self._engine.count_waiting()
-
-    def count_running(self) -> int:
-        return self._engine.count_running()
-
-    def count_cached_bytes(self) -> int:
-        return self._engine.count_cached_bytes()
-
-    def start(self) -> None:
-        self._engine.start()
-
-    def close(self, grace: float = 0.0) -> None:
-        self._engine.close(grace)
 
 
 class TracingMiddleware:
