@@ -22,7 +22,7 @@ help: ## this list
 	@touch $@
 
 .venv/all: pyproject.toml
-	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (1.4 GB; with CUDA more)'
+	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (1.8 GB; with CUDA more)'
 	@touch $@ .venv/serve
 
 # Envoy's own definitions of its configuration, apart: the package also brings files of OpenTelemetry, older than its own.
