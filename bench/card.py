@@ -23,10 +23,10 @@ from export.bundle import read_bundle
 from export.evaluate import evaluate_bundle
 from model import checkpoint, recipe
 from model.evaluate import evaluate_run
+from model.files import file_digest
 from model.g2p import census_names
 from model.history import phases, read_history
 from model.plots import plot_history
-from model.prepare import file_digest
 
 RESULTS = "results.json"
 STRESS = "[0-9]"

@@ -47,6 +47,9 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="the directory of the run")
     parser.add_argument(
+        "--init-from", type=Path, metavar="MODEL", help="begin with a trained model: its weights, tokenizers and shape"
+    )
+    parser.add_argument(
         "--preset", metavar="NAME", help="tiny, g2p, base or big (default: what fits the corpus and the machine)"
     )
     parser.add_argument("--source-tokenizer", metavar="T", help="chars, words or bpe:SIZE (default: chars)")
@@ -80,8 +83,11 @@ def train_plan(options: Namespace) -> Plan:
     """What the flags of `attendant train` ask for; what is wrong with them is raised before any work is done."""
     from model import config, normalize, tokenizer
 
-    if options.distilled and (options.tokenizer or options.source_tokenizer or options.target_tokenizer):
+    named = options.tokenizer or options.source_tokenizer or options.target_tokenizer
+    if named and options.distilled:
         raise ConfigError("--distilled brings the teachers' tokenizers; leave out those that are named.")
+    if named and options.init_from:
+        raise ConfigError("--init-from brings the model's tokenizers; leave out those that are named.")
     if options.distilled and not options.valid:
         raise ConfigError("--distilled needs --valid, a file that no teacher was trained on.")
     if options.tokenizer and (options.source_tokenizer or options.target_tokenizer):
@@ -93,12 +99,13 @@ def train_plan(options: Namespace) -> Plan:
     model, training = config.build(options.preset or "tiny", settings if options.preset else {})
     names = normalize.parse(options.normalize)
 
-    from model import checkpoint, estimate, recipe, teachers
+    from model import checkpoint, estimate, initial, recipe, teachers
     from model.prepare import Plan, tokenizer_kinds
 
     plan = Plan(
         data=options.data or options.distilled / teachers.PAIRS,
         distilled=options.distilled,
+        init_from=options.init_from,
         valid=options.valid,
         out=options.out,
         model=model,
@@ -109,12 +116,13 @@ def train_plan(options: Namespace) -> Plan:
         normalize=names,
         resume=options.resume,
     )
-    if options.preset:
-        return plan
-    if (options.out / checkpoint.CONFIG).exists():
-        model, training = recipe.options_of(options.out, settings)
-    else:
-        model, training = config.build(*estimate.preset_for(plan.data, tokenizer_kinds(plan), settings))
+    if not options.preset:
+        if (options.out / checkpoint.CONFIG).exists():
+            model, training = recipe.options_of(options.out, settings)
+        else:
+            model, training = config.build(*estimate.preset_for(plan.data, tokenizer_kinds(plan), settings))
+    if options.init_from:
+        model = initial.shape_of(options.init_from, model, settings)
     return dataclasses.replace(plan, model=model, train=training)
 
 

@@ -23,8 +23,8 @@ from model.checkpoint import TrainedModel
 from model.data import Batch, EncodedCorpus, numbered_batches
 from model.decode import decode_all
 from model.errors import ConfigError, UserError
+from model.files import file_digest
 from model.pairs import read_pairs
-from model.prepare import file_digest
 from model.progress import Count
 from model.teachers import DESCRIPTION, PAIRS, TeacherDistributions, read_description
 from model.tokenizer import PAD, UNK

@@ -1,8 +1,9 @@
-"""Files that are whole or not there: each is written under another name beside, flushed, and renamed."""
+"""Files that are whole or not there: each is written under another name beside, flushed, and renamed. Their digests."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -34,6 +35,11 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(value: Any, path: Path) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import platform
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ from typing import Any
 
 import torch
 
-from model import checkpoint, config, normalize, split, teachers, tokenizer
+from model import checkpoint, config, initial, normalize, split, teachers, tokenizer
 from model.config import ModelConfig, TrainConfig
 from model.data import EncodedCorpus
 from model.errors import DataError, UserError
-from model.files import write_text
+from model.files import file_digest, write_text
 from model.pairs import read_pairs
 from model.tokenizer import Tokenizer
 from model.unknown import warnings_for
@@ -39,6 +38,7 @@ class Plan:
     shared_tokenizer: str | None = None
     normalize: tuple[str, ...] = ()  # what is done to a source first: names of model/normalize.py
     distilled: Path | None = None  # what `attendant distill` wrote: its pairs, tokenizers and teachers' distributions
+    init_from: Path | None = None  # a trained model: its weights, tokenizers and shape begin the run
     resume: bool = False
     threads: int | None = None  # of torch; 0: measured before the first step; None: as torch is set
 
@@ -95,6 +95,7 @@ def prepare(plan: Plan) -> None:
         **({"normalize": list(_normalization(plan))} if _normalization(plan) else {}),
         "data": pairs,
         **({"distilled": teachers.read_description(plan.distilled)} if plan.distilled else {}),
+        **({"init_from": initial.describe(plan.init_from)} if plan.init_from else {}),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     checkpoint.write_json(described, written)
@@ -118,12 +119,16 @@ def write_samples(valid: Path, count: int, path: Path) -> None:
 
 
 def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:
-    """Learnt from the training file, or the teachers', whose ids their distributions speak of."""
+    """Learnt from the training file; or those of the model to begin with, or of the teachers, whose ids are meant."""
     names = _normalization(plan)
-    if plan.distilled is not None:
-        source, target = (
-            tokenizer.load(plan.distilled / file) for file in (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER)
-        )
+    if givers := [directory for directory in (plan.init_from, plan.distilled) if directory]:
+        source, target = _load_tokenizers(givers[0])
+        if any(
+            _load_tokenizers(other)[side].to_str() != (source, target)[side].to_str()
+            for other in givers[1:]
+            for side in (0, 1)
+        ):
+            raise UserError(f"{plan.init_from} has other tokenizers than the teachers of {plan.distilled}.")
     elif plan.shared_tokenizer is not None:
         texts = (text for pair in _normalized_pairs(plan) for text in pair)
         source = target = tokenizer.learn(plan.shared_tokenizer, texts)
@@ -131,6 +136,13 @@ def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:
         source = tokenizer.learn(plan.source_tokenizer, (pair[0] for pair in _normalized_pairs(plan)))
         target = tokenizer.learn(plan.target_tokenizer, (pair[1] for pair in read_pairs(plan.train_file)))
     return (source.normalizing(names) if names else source), target
+
+
+def _load_tokenizers(directory: Path) -> tuple[Tokenizer, Tokenizer]:
+    return (
+        tokenizer.load(directory / checkpoint.SOURCE_TOKENIZER),
+        tokenizer.load(directory / checkpoint.TARGET_TOKENIZER),
+    )
 
 
 def _normalized_pairs(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -160,6 +172,8 @@ def _check_same_run(plan: Plan) -> None:
             changed.append(f"the contents of {tsv}")
     if saved.get("distilled") != (teachers.read_description(plan.distilled) if plan.distilled else None):
         changed.append("--distilled")
+    if saved.get("init_from") != (initial.describe(plan.init_from) if plan.init_from else None):
+        changed.append("--init-from")
     if changed:
         raise UserError(f"{plan.out} was begun with other values of {', '.join(changed)}; resume it with those.")
     saved["train"] = config.to_json(plan.train)
@@ -168,20 +182,20 @@ def _check_same_run(plan: Plan) -> None:
 
 
 def _normalization(plan: Plan) -> tuple[str, ...]:
-    """What was asked for, else the teachers'."""
-    if plan.distilled is None or plan.normalize:
-        return plan.normalize
-    return tuple(teachers.read_description(plan.distilled).get("normalize", ()))
+    """What was asked for, else that of whose tokenizers they are."""
+    return plan.normalize or tuple(_inherited(plan).get("normalize", ()))
 
 
 def tokenizer_kinds(plan: Plan) -> dict[str, str]:
-    if plan.distilled is not None:
-        return teachers.read_description(plan.distilled)["tokenizers"]
+    if inherited := _inherited(plan):
+        return inherited["tokenizers"]
     if plan.shared_tokenizer is not None:
         return {"shared": plan.shared_tokenizer}
     return {"source": plan.source_tokenizer, "target": plan.target_tokenizer}
 
 
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _inherited(plan: Plan) -> dict[str, Any]:
+    """What is written down of the model to begin with, or of the teachers; empty where tokenizers are learnt."""
+    if plan.init_from:
+        return initial.read_own_config(plan.init_from)
+    return teachers.read_description(plan.distilled) if plan.distilled else {}

@@ -18,10 +18,14 @@ DATA, RUNS = "runs/data", "runs"
 
 
 def commands(run: Path) -> list[str]:
-    """From the corpus to the run: its teachers, if it has some, the distillation, and the run itself."""
+    """From the corpus to the run: its teachers and the distillation, the model that it begins with, and the run itself.
+
+    Teachers, distillation and model are there where the run has them.
+    """
     config = checkpoint.read_config(run)
     distilled = config.get("distilled", {})
     return [
+        *config.get("init_from", {}).get("commands", ()),
         *(teacher["command"] for teacher in distilled.get("teachers", ())),
         *([distilled["command"]] if distilled else []),
         train_command(config),
@@ -35,7 +39,8 @@ def train_command(config: dict[str, Any]) -> str:
         if "distilled" in config
         else (f"--data {DATA}/{config['data']['train']['file']}")
     )
-    kinds = {} if "distilled" in config else config["tokenizers"]
+    begun = config.get("init_from")
+    kinds = {} if begun or "distilled" in config else config["tokenizers"]
     flags = [f"--{name}-tokenizer {kind}".replace("--shared-", "--") for name, kind in kinds.items()]
     if "normalize" in config:
         flags.append(f"--normalize {','.join(config['normalize'])}")
@@ -44,8 +49,9 @@ def train_command(config: dict[str, Any]) -> str:
         "attendant train",
         f"--preset {preset}",
         data,
+        *([f"--init-from {RUNS}/{begun['name']}"] if begun else []),
         *([] if valid.get("split") else [f"--valid {DATA}/{valid['file']}"]),
-        f"--out {RUNS}/{config.get('run', preset)}",
+        f"--out {RUNS}/{run_name(config)}",
         *flags,
         *(f"--set {name}={_text(value)}" for name, value in changed.items()),
         "--resume",
@@ -53,11 +59,17 @@ def train_command(config: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
+def run_name(config: dict[str, Any]) -> str:
+    """The run's directory; an earlier version did not write it down."""
+    return config.get("run") or nearest_preset(config)[0]
+
+
 def nearest_preset(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The preset with the fewest other values, and these values of the run."""
     path = Path(checkpoint.CONFIG)  # an option that the run's version did not know has its default
     options = to_json(model_from_json(config["model"], path)) | to_json(train_from_json(config["train"], path))
-    options = {name: value for name, value in options.items() if not name.endswith("_vocab")}
+    inherited = [n for n in config["model"] if not n.endswith("dropout")] if "init_from" in config else []
+    options = {n: value for n, value in options.items() if not n.endswith("_vocab") and n not in inherited}
     found = {}
     for preset in PRESETS:
         model, train = build(preset, {})
@@ -77,8 +89,9 @@ def options_of(run: Path, changes: dict[str, Any]) -> tuple[ModelConfig, TrainCo
 
 
 def changed_on_the_way(run: Path) -> bool:
-    """Whether options were changed when the run was resumed, so that one command does not make it."""
-    return len(phases(read_history(run / checkpoint.HISTORY))) > 1
+    """Whether the run, or the one that it begins with, was resumed with other options: its commands do not make it."""
+    begun = checkpoint.read_config(run).get("init_from", {})
+    return "phases" in begun or len(phases(read_history(run / checkpoint.HISTORY))) > 1
 
 
 def _text(value: Any) -> str:

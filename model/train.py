@@ -148,6 +148,8 @@ class Trainer:
                 checkpoint.load_optimizer(saved, self.optimizer)
             if self.ema:
                 self.ema.weights = checkpoint.load_ema(saved, self.device)
+        elif self.plan.init_from:
+            checkpoint.load_weights(self.model, checkpoint.find_weights(self.plan.init_from))
         if self.plan.resume:
             self._say(f"going on from {saved}" if saved else f"{self.plan.out} has no checkpoint yet: beginning anew")
         if self.at.selected_by != self.validator.criterion:  # a figure of another kind says nothing

@@ -11,8 +11,8 @@ from bench.analysis import tables
 from model import recipe
 from model.checkpoint import load_trained
 from model.evaluate import evaluate_run
+from model.files import file_digest
 from model.g2p import make_corpus
-from model.prepare import file_digest
 from model.reference import greedy
 
 DEFAULT = Path(__file__).parent.parent / "model" / "default"

@@ -1,0 +1,47 @@
+"""Training that begins with a trained model (`attendant train --init-from`): its weights, tokenizers and shape.
+
+Dropout and all options of training are the new run's own. A model that was imported is refused: what its tokens and
+its start mean is known to its importer, and the corpus reader knows only our own tokenizers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from model import checkpoint, recipe
+from model.config import ModelConfig, model_from_json, to_json
+from model.errors import ConfigError, UserError
+from model.files import file_digest
+from model.history import phases, read_history
+
+
+def shape_of(trained: Path, chosen: ModelConfig, settings: dict[str, Any]) -> ModelConfig:
+    """The trained model's options, with the dropout of `chosen`; a setting that contradicts them is refused."""
+    begun = model_from_json(read_own_config(trained)["model"], trained / checkpoint.CONFIG)
+    values = to_json(begun)
+    for name, value in settings.items():
+        if name in values and not name.endswith("dropout") and values[name] != value:
+            raise ConfigError(
+                f"--set {name}={value}: {trained} has {name}={values[name]}, and --init-from keeps a model's shape."
+            )
+    return dataclasses.replace(begun, **{k: v for k, v in to_json(chosen).items() if k.endswith("dropout")})
+
+
+def describe(trained: Path) -> dict[str, Any]:
+    """Which model it is and how it was made, for config.json."""
+    config, history = read_own_config(trained), phases(read_history(trained / checkpoint.HISTORY))
+    return {
+        "name": recipe.run_name(config),
+        "sha256": file_digest(checkpoint.find_weights(trained)),
+        "commands": recipe.commands(trained),
+        **({"phases": history} if len(history) > 1 else {}),
+    }
+
+
+def read_own_config(trained: Path) -> dict[str, Any]:
+    config = checkpoint.read_config(trained)
+    if "imported" in config:
+        raise UserError(f"{trained} was imported; --init-from takes a model that attendant train made.")
+    return config
