@@ -147,6 +147,7 @@ bench-quick: .venv/all $(DATA)/train.tsv ## the ratios to CTranslate2 with their
 
 bench-turn: .venv/all $(DATA)/train.tsv ## where the time of a turn of the engine goes: graphs, search, moving rows, waiting
 	$(BIN)/python -m bench.turn --data $(DATA)/test.tsv
+	$(BIN)/python -m bench.encoding --data $(DATA)/test.tsv
 
 bench-lanes: .venv/all ## how many lanes would be best on 2 to 64 cores, simulated from times measured here
 	$(BIN)/python -m bench.lanes

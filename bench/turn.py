@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 # Nested parts count once, as the innermost.
 PARTS: tuple[tuple[str, type, str], ...] = (
     ("encoder graph", Runner, "encode"),
+    ("encoder graph", Runner, "encode_ahead"),
     ("step graph", Runner, "step"),
     ("preparing inputs, reading candidates", Rows, "step"),
     ("adding rows", Rows, "add"),

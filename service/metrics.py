@@ -90,11 +90,12 @@ class Metrics:
 
     def _define_engine(self) -> None:
         self.queue_seconds = self._histogram(
-            "queue_seconds", "A text's wait before its source is encoded.", SECONDS, "model"
+            "queue_seconds",
+            "A text's wait for a place in a lane; its source may be encoded meanwhile.",
+            SECONDS,
+            "model",
         )
-        self.encode_seconds = self._histogram(
-            "encode_seconds", "Encoding the sources that join a lane together.", STEP_SECONDS, "model"
-        )
+        self.encode_seconds = self._histogram("encode_seconds", "Encoding sources together.", STEP_SECONDS, "model")
         self.first_token_seconds = self._histogram(
             "first_token_seconds", "From a text's submission to its first token.", SECONDS, "model"
         )
@@ -253,7 +254,8 @@ class ModelMetrics(EngineObserver):
         self._rejections.inc()
 
     def encoded(self, queue_seconds: list[float], source_tokens: int, seconds: float) -> None:
-        self._encode_seconds.observe(seconds)
+        if source_tokens:  # else all had been encoded while they waited
+            self._encode_seconds.observe(seconds)
         self._source_tokens.inc(source_tokens)
         for waited in queue_seconds:
             self._queue_seconds.observe(waited)

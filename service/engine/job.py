@@ -11,6 +11,7 @@ from service.engine.observer import EngineObserver
 from service.engine.sampling import SampleSearch
 from service.engine.search import Candidate, NextTokenSearch, Row, ScoreSearch, Search, SpecialIds
 from service.engine.tasks import (
+    Array,
     EventCallback,
     Explain,
     Finished,
@@ -51,6 +52,8 @@ class Job:
     decode_started: float = 0.0
     emitted: int = 0  # tokens that were sent as NewTokens
     decoded: int = 0  # tokens of all its hypotheses
+    encoding: bool = False  # a lane is encoding its source while it waits
+    encoded: Array | None = None  # (2L, H, S, d): keys and values of its source, where a lane did so
     cancelled: bool = False
     finished: bool = False  # its outcome was given
 

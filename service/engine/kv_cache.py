@@ -31,6 +31,7 @@ NOTHING_SHARED: Sequence[int] = ()
 class KVCache(Protocol):
     width: int  # S, of every row
     reuses_bindings: bool  # whether what was bound for a layout holds whenever the layout is the same
+    encodes_ahead: bool  # whether it has `bind_ahead` and `put`
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -41,6 +42,12 @@ class KVCache(Protocol):
 
     def adopt_encoded(self, io: Any, held: int, width: int) -> None:
         """After the encoder has run."""
+
+    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> Array:
+        """Bind the encoder's outputs for sources that get no row yet: (count, 2L, H, S, d), outside the cache"""
+
+    def put(self, row: int, encoded: Array, width: int) -> None:
+        """A source that was encoded ahead, (2L, H, S, d), becomes a row after those before, of this width."""
 
     def reorder(
         self, origins: Sequence[int], position: int, shared: Sequence[int] = NOTHING_SHARED, width: int | None = None
@@ -81,7 +88,7 @@ class HostKVCache:
     How wide sources and how long rows are laid out follows what is there: neighbours in memory stay near each other.
     """
 
-    reuses_bindings = True
+    reuses_bindings = encodes_ahead = True
 
     def __init__(self, sizes: Sizes, max_rows: int, dtype: str) -> None:
         self._sizes, self._max_rows, self._dtype = sizes, max_rows, np.dtype(dtype)
@@ -119,6 +126,19 @@ class HostKVCache:
         for tensor, values in zip(self._cross, self._narrow, strict=False):
             tensor[held : held + len(values), :, : values.shape[2]] = values
         self._narrow = []
+
+    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> Array:
+        shape = (len(self._cross), count, self._sizes.heads, encoded_width, self._sizes.head)
+        targets = np.empty(shape, self._dtype)
+        for name, target in zip(tensor_names("cross", self._sizes), targets, strict=True):
+            io.bind_output(name, "cpu", 0, target.dtype, list(target.shape), target.ctypes.data)
+        return targets.swapaxes(0, 1)
+
+    def put(self, row: int, encoded: Array, width: int) -> None:
+        if width != self.width:
+            self._set_width(row, width)
+        used = min(width, encoded.shape[2])  # it may have been encoded beside longer ones
+        self._cross[:, row, :, :used] = encoded[:, :, :used]
 
     def _set_width(self, held: int, width: int) -> None:
         used = min(width, self.width)
@@ -179,6 +199,7 @@ class DeviceKVCache:
     """Tensors of exactly the rows that there are, on the provider's device."""
 
     reuses_bindings = False  # every change gives new tensors
+    encodes_ahead = False  # its tensors are of exactly the rows that there are
 
     def __init__(self, sizes: Sizes, merge: Any, device: str, dtype: str) -> None:
         self._sizes, self.width, self._merge, self._device, self._dtype = sizes, 0, merge, device, np.dtype(dtype)
@@ -194,6 +215,12 @@ class DeviceKVCache:
     def bind_encoder(self, io: Any, held: int, count: int, encoded_width: int, width: int) -> None:  # noqa: ARG002
         for name in tensor_names("cross", self._sizes):
             io.bind_output(name, self._device)
+
+    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> Array:
+        raise NotImplementedError
+
+    def put(self, row: int, encoded: Array, width: int) -> None:
+        raise NotImplementedError
 
     def adopt_encoded(self, io: Any, held: int, width: int) -> None:
         encoded = list(io.get_outputs())

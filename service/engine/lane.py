@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from service.engine.job import Job
 from service.engine.observer import EngineObserver
 from service.engine.ranking import rank_together
-from service.engine.rows import Rows, StepCandidates
+from service.engine.rows import MAX_ENCODED_TOKENS, Rows, StepCandidates
 from service.engine.runner import Runner
 from service.engine.runtime import Runtime
 from service.engine.scheduler import Scheduler
@@ -110,15 +110,31 @@ class Lane:
             job.drop(now)
 
     def _encode(self, jobs: list[Job]) -> None:
-        """The sources of new jobs, together."""
+        """The sources of new jobs, together, and with them some of jobs that wait."""
         started = time.monotonic()
+        fresh = [job for job in jobs if job.encoded is None]
+        fresh += self._encode_ahead(fresh)
         self._rows.add(jobs)
         ended = time.monotonic()
         for job in jobs:
             job.encode_started, job.decode_started = started, ended
         self._without_token += jobs
-        tokens = sum(len(job.task.source) + 1 for job in jobs)
+        tokens = sum(len(job.task.source) + 1 for job in fresh)
         self._observer.encoded([started - job.submitted for job in jobs], tokens, ended - started)
+
+    def _encode_ahead(self, jobs: list[Job]) -> list[Job]:
+        """Encode new jobs' sources together with others that still wait for rows: many are cheaper than a few.
+
+        The others, if there are any.
+        """
+        room = MAX_ENCODED_TOKENS - sum(len(job.task.source) + 1 for job in jobs)
+        waiting = self._scheduler.begin_encoding(room) if jobs and self._rows.encodes_ahead else []
+        if waiting:
+            try:
+                self._rows.encode_ahead([*jobs, *waiting])
+            finally:
+                self._scheduler.end_encoding(waiting)
+        return waiting
 
     def _step(self) -> list[Job]:
         """One more token for every hypothesis; the jobs that leave."""

@@ -11,7 +11,7 @@ class EngineObserver:
         """A submission was refused because the queue was full."""
 
     def encoded(self, queue_seconds: list[float], source_tokens: int, seconds: float) -> None:
-        """Sources were encoded together: how long each task had waited, their tokens, the time it took."""
+        """Tasks join a lane: how long each had waited; what was encoded then, for them or for others that wait."""
 
     def stepped(self, rows: int, seconds: float) -> None:
         """One step of a lane, with `rows` hypotheses in it."""

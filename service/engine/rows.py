@@ -52,18 +52,38 @@ class Rows:
         self._cached: dict[Job, list[Live]] = {}  # after a step, what the cache of those rows holds
         self._count = self._longest = 0  # rows, and tokens that any of them has cached, at most
 
+    @property
+    def encodes_ahead(self) -> bool:
+        return self._cache.encodes_ahead
+
     def add(self, jobs: Sequence[Job]) -> None:
-        """Encode the jobs' sources, those of similar length together; each job gets one row."""
-        jobs = sorted(jobs, key=lambda job: len(job.task.source))
+        """Each job gets one row; sources that were not encoded ahead are, those of similar length together."""
+        jobs = sorted(jobs, key=lambda job: (job.encoded is None, len(job.task.source)))
         held, needed = self._count, self._width(jobs)
         width = max(self._cache.width, needed) if held else needed
-        for group in group_by_length([job.task.source for job in jobs]):
+        for job in jobs:
+            if job.encoded is not None:
+                self._cache.put(held, job.encoded, width)
+                job.encoded = None
+                held += 1
+        for group in group_by_length([job.task.source for job in jobs[held - self._count :]]):
             self._runner.encode(group, held, width)
             held += len(group)
         for job in jobs:
             self._slots[job] = [self._count]
             self._count += 1
         self._cache.reorder([*range(self._count - len(jobs)), *[NEW_ROW] * len(jobs)], self._longest)
+
+    def encode_ahead(self, jobs: Sequence[Job]) -> None:
+        """Encode the sources of jobs that have no row yet, those of similar length together."""
+        jobs = sorted(jobs, key=lambda job: len(job.task.source))
+        encoded = (
+            each
+            for group in group_by_length([job.task.source for job in jobs])
+            for each in self._runner.encode_ahead(group)
+        )
+        for job, keys_values in zip(jobs, encoded, strict=True):
+            job.encoded = keys_values
 
     def step(self) -> StepCandidates:
         """Extend every live hypothesis."""

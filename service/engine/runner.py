@@ -63,6 +63,20 @@ class Runner:
 
     def encode(self, sources: Sequence[Ids], held: int, width: int) -> None:
         """Encode sources, and put what the decoder needs of each into a row of its own, after the `held` ones."""
+        io, longest = self._bind_sources(sources)
+        self.cache.bind_encoder(io, held, len(sources), longest, width)
+        self._runtime.encoder.run_with_iobinding(io)
+        self.cache.adopt_encoded(io, held, width)
+
+    def encode_ahead(self, sources: Sequence[Ids]) -> Array:
+        """Encode sources that get no row yet: (sources, 2L, H, S, d)"""
+        io, longest = self._bind_sources(sources)
+        encoded = self.cache.bind_ahead(io, len(sources), longest)
+        self._runtime.encoder.run_with_iobinding(io)
+        return encoded
+
+    def _bind_sources(self, sources: Sequence[Ids]) -> tuple[Any, int]:
+        """The encoder's inputs, and how wide they are."""
         longest = round_up(max(LEAST_WIDTH, *(len(source) + 1 for source in sources)), WIDTH_UNIT)
         ids = np.full((len(sources), longest), self._runtime.pad, dtype=np.int64)
         lengths = np.array([len(source) + 1 for source in sources], dtype=np.int64)
@@ -71,9 +85,7 @@ class Runner:
         io = self._runtime.encoder.io_binding()
         io.bind_cpu_input("source", ids)
         io.bind_cpu_input("source_length", lengths)
-        self.cache.bind_encoder(io, held, len(sources), longest, width)
-        self._runtime.encoder.run_with_iobinding(io)
-        self.cache.adopt_encoded(io, held, width)
+        return io, longest
 
     def step(
         self, tokens: Sequence[int], positions: Sequence[int], lengths: Sequence[int], top_k: int = 1

@@ -148,7 +148,7 @@ class Scheduler:
         """Sleep until a lane has something to do; False if it never will."""
         with self._lock:
             while not self._stopped and not self._jobs[lane]:
-                if self._waiting and self._share(lane):
+                if self._share(lane) and not all(job.encoding for job in self._waiting):
                     return True
                 if self._closed and not self._waiting:
                     return False
@@ -176,7 +176,9 @@ class Scheduler:
             if self._hold(lane, rows, min(self._waiting_rows, share - rows)):
                 return []
             for job in self._waiting:
-                length = len(job.task.source) + 1
+                if job.encoding:
+                    continue
+                length = len(job.task.source) + 1 if job.encoded is None else 0
                 if rows >= share or rows + job.task.rows > self.max_rows:
                     break
                 if admitted and tokens + length > max_source_tokens:
@@ -187,6 +189,29 @@ class Scheduler:
             self._jobs[lane] += len(admitted)
             self._remove(admitted)
         return admitted
+
+    def begin_encoding(self, tokens: int) -> list[Job]:
+        """Jobs that go on waiting while a lane encodes their sources, of so many tokens at most.
+
+        No lane takes them, and those after them may be taken first, until `end_encoding`.
+        """
+        chosen = []
+        with self._lock:
+            for job in self._waiting:
+                if job.encoding or job.encoded is not None:
+                    continue
+                tokens -= len(job.task.source) + 1
+                if tokens < 0:
+                    break
+                job.encoding = True
+                chosen.append(job)
+        return chosen
+
+    def end_encoding(self, jobs: Sequence[Job]) -> None:
+        with self._lock:
+            for job in jobs:
+                job.encoding = False
+            self._work_changed.notify_all()  # lanes that sleep may take them
 
     def _remove(self, jobs: Sequence[Job]) -> None:
         """Jobs leave the queue."""
@@ -211,6 +236,7 @@ class Scheduler:
         """Whether so few rows would join a lane that they had better wait for others."""
         tokens = itertools.accumulate(len(job.task.source) + 1 for job in self._waiting)
         few = 0 < joining < WORTH_ADMITTING * rows and all(count < ENOUGH_SOURCE_TOKENS for count in tokens)
+        few = few and next(iter(self._waiting)).encoded is None
         self._held[lane] = self._held[lane] + 1 if few else 0
         if self._held[lane] > MAX_HELD_ITERATIONS:
             self._held[lane] = 0

@@ -277,7 +277,7 @@ class UsageResponse(ResponseModel):
 
 class TimingResponse(ResponseModel):
     queue_ms: float = value("waiting, of the input that waited longest", "ms")
-    encode_ms: float = value("encoding, of the slowest input", "ms")
+    encode_ms: float = value("encoding, of the slowest input; little where that was done while it waited", "ms")
     decode_ms: float = value("decoding, of the slowest input", "ms")
 
 
