@@ -33,8 +33,8 @@ from bench.ending import add_ending
 from bench.engines import FIRST_WORD, SOURCE_LENGTH, TARGET_LENGTH, random_ids, text
 from export import convert
 from export.bundle import write_bundle
+from export.calibration import calibrate
 from export.precisions import DEFAULT
-from export.quantize import calibrate
 from export.weights import arrays_of
 from model import checkpoint, reference
 from model.config import ModelConfig, to_json

@@ -17,11 +17,11 @@ from attendant_version import VERSION
 from export.alignment import choose_alignment
 from export.builder import Array, WeightStore
 from export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
+from export.calibration import Range, calibrate
 from export.certificate import make_certificate
 from export.graphs import sizes_of
 from export.measure import decode, measure
 from export.precisions import DEFAULT, PRECISIONS
-from export.quantize import Range, calibrate
 from export.runner import Runner
 from export.samples import calibration_pairs, read_samples
 from export.variants import build_variant_graph, graphs_of

@@ -1,106 +1,21 @@
 """The int8 variant: integer matrix products, with scales that never depend on what else is in the batch.
 
-Activations become uint8 by a scale and a zero point that are fixed here, by calibration on real inputs. Weights become
-int8 with a scale per column, in 7 bits (-63 to 63): without VNNI instructions, two uint8 x int8 products are added in
-16 bits, where 2 * 255 * 63 fits and 2 * 255 * 127 does not. Integer sums are exact in any order, so a row's bits are
-the same in every batch. Attention, normalisation and softmax stay in f32.
+Activations become uint8 by a scale and a zero point that are fixed by calibration (export/calibration.py). Weights
+become int8 with a scale per column, in 7 bits (-63 to 63): without VNNI instructions, two uint8 x int8 products are
+added in 16 bits, where 2 * 255 * 63 fits and 2 * 255 * 127 does not. Integer sums are exact in any order, so a row's
+bits are the same in every batch. Attention, normalisation and softmax stay in f32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
-import onnxruntime as ort
 
 from export.builder import CONTRIB, Array, GraphBuilder
-from export.graphs import Parts, build_graph
+from export.calibration import Range
+from export.graphs import Parts
 from model.config import ModelConfig
-from model.tokenizer import BOS, EOS
 
 WEIGHT_LEVELS = 63
-ACTIVATION_LEVELS = 255
-CACHED = "cached"
-
-
-@dataclass(frozen=True)
-class Range:
-    """The least and the greatest value that an activation took. The levels cover both, and 0, which is one of them."""
-
-    low: float
-    high: float
-    cached: list[float] = field(default_factory=list)  # the largest output of each channel, of what is cached of it
-
-    @property
-    def scale(self) -> float:
-        return max(max(self.high, 0) - min(self.low, 0), 1e-8) / ACTIVATION_LEVELS
-
-    @property
-    def zero_point(self) -> int:
-        return round(-min(self.low, 0) / self.scale)
-
-
-class ObservedParts(Parts):
-    """The f32 parts, with the least and the greatest input of every matrix product as outputs.
-
-    Where keys and values of the decoder come from, also with the largest output of each channel, whatever its sign.
-    """
-
-    def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array], seen: list[str]) -> None:
-        super().__init__(graph, config, weights)
-        self.seen = seen
-
-    def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
-        self._observe(x, name)
-        y = super().product(x, name, weight, bias_name, bias)
-        if is_cached(name):
-            g = self.g
-            most = g.op("ReduceMax", g.op("Abs", y), g.constant([0, 1]), keepdims=0)
-            g.output(most, f"{CACHED} {name}", "float32", [weight.shape[1]])
-        return y
-
-    def logits(self, x: str) -> str:
-        self._observe(x, "output.weight")
-        return super().logits(x)
-
-    def _observe(self, x: str, name: str) -> None:
-        self.seen.append(name)
-        for kind in ("ReduceMin", "ReduceMax"):
-            self.g.output(self.g.op(kind, x, keepdims=0), f"{kind} {name}", "float32", [])
-
-
-def calibrate(
-    config: ModelConfig, weights: dict[str, Array], pairs: list[tuple[list[int], list[int]]]
-) -> dict[str, Range]:
-    """The range of every matrix product's input over some pairs, each run alone so that padding is no part of it."""
-    seen: list[str] = []
-    model = build_graph("full", config, weights, make_parts=lambda g, c, w: ObservedParts(g, c, w, seen))
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = [f"{kind} {name}" for kind in ("ReduceMin", "ReduceMax") for name in seen]
-    low, high = np.full(len(seen), np.inf), np.full(len(seen), -np.inf)
-    cached = [name for name in seen if is_cached(name)]
-    most: dict[str, Array] = {name: np.zeros(2 * config.d_model) for name in cached}
-    for source, target in pairs:
-        feeds = {
-            "source": np.array([[*source, EOS]]),
-            "source_length": np.array([len(source) + 1]),
-            "target": np.array([[BOS, *target]]),
-        }
-        outputs = session.run([*wanted, *(f"{CACHED} {name}" for name in cached)], feeds)
-        found = np.array(outputs[: len(wanted)])
-        low, high = np.minimum(low, found[: len(seen)]), np.maximum(high, found[len(seen) :])
-        for name, largest in zip(cached, outputs[len(wanted) :], strict=True):
-            most[name] = np.maximum(most[name], largest[-2 * config.d_model :])  # queries are not cached
-    return {
-        name: Range(float(a), float(b), [float(f"{value:.4g}") for value in most.get(name, ())])
-        for name, a, b in zip(seen, low, high, strict=True)
-    }
-
-
-def is_cached(product: str) -> bool:
-    """Whether a product's outputs are keys and values that the decoder caches."""
-    own = product.startswith("decoder.") and product.endswith("self_attention.project_in.weight")
-    return own or product.endswith("keys_values")
 
 
 def quantize_columns(weight: Array) -> tuple[Array, Array]:

@@ -10,8 +10,8 @@ from onnx import numpy_helper
 
 from export.builder import Array
 from export.bundle import Variant
+from export.calibration import Range
 from export.inputs import worst
-from export.quantize import Range
 from export.variants import build_variant_graph, graphs_of
 from export.weights import arrays_of
 from model.checkpoint import TrainedModel

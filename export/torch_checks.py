@@ -8,13 +8,13 @@ import numpy as np
 
 from export.bundle import Bundle, Variant
 from export.bundle_checks import guarded
+from export.calibration import Range, observe
 from export.certificate import check_answers
 from export.compare import check_int8_values, check_values
 from export.graphs import sizes_of
 from export.inputs import worst
 from export.measure import check_measured, decode, measure
 from export.precisions import PRECISIONS
-from export.quantize import Range, calibrate
 from export.runner import Runner
 from export.same_graphs import check_graphs
 from export.samples import Ids, Samples
@@ -82,18 +82,22 @@ def check_facts(bundle: Bundle, trained: TrainedModel) -> Iterator[str]:
 
 
 def check_calibration(variant: Variant, samples: Samples) -> Iterator[str]:
-    """The manifest's ranges against those of the checkpoint's own calibration pairs."""
+    """The manifest's ranges against those that the checkpoint's own calibration pairs may give."""
     trained = samples.trained
-    expected = calibrate(trained.config, arrays_of(trained.model), samples.calibration)
+    expected = observe(trained.config, arrays_of(trained.model), samples.calibration)
     for name in sorted(expected.keys() ^ variant.calibration.keys()):
         yield f"calibration: {name} is {'missing' if name in expected else 'not of the model'}"
     for name in expected.keys() & variant.calibration.keys():
-        claimed, found = variant.calibration[name], expected[name]
-        mine, theirs = ([r.low, r.high, *r.cached] for r in (found, Range(**claimed)))
-        if len(mine) != len(theirs):
-            yield f"calibration: {name} has {len(theirs)} values, not {len(mine)}"
-        elif not np.abs(np.subtract(mine, theirs)).max() <= RANGE_SLACK * np.abs(mine).max():
-            yield f"calibration: the range of {name} is not the checkpoint's: {worst(np.array(theirs), np.array(mine))}"
+        theirs = _numbers(Range(**variant.calibration[name]))
+        choices = [_numbers(choice) for choice in expected[name].choices()]
+        if len(theirs) != len(choices[0]):
+            yield f"calibration: {name} has {len(theirs)} values, not {len(choices[0])}"
+        elif not any(np.abs(mine - theirs).max() <= RANGE_SLACK * np.abs(mine).max() for mine in choices):
+            yield f"calibration: the range of {name} is not the checkpoint's: {worst(theirs, choices[0])}"
+
+
+def _numbers(of: Range) -> np.ndarray:
+    return np.array([of.low, of.high, *of.cached])
 
 
 def check_decoding(answers: dict[int, list[Ids]], samples: Samples, allowed: float) -> Iterator[str]:

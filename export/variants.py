@@ -8,10 +8,11 @@ from typing import Any
 import onnx
 
 from export.builder import Array, WeightStore
+from export.calibration import Range
 from export.fast import FastInt8Parts, FastParts, can_be_fast
 from export.graphs import Parts, build_graph
 from export.precisions import PRECISIONS
-from export.quantize import Int8Parts, Range
+from export.quantize import Int8Parts
 from export.signature import GRAPHS, REQUIRED
 from model.config import ModelConfig
 

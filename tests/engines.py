@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from export.bundle import Bundle, read_bundle, write_bundle
+from export.calibration import calibrate
 from export.convert import TOKENIZERS, describe_variants, write_graphs
 from export.graphs import sizes_of
-from export.quantize import calibrate
 from export.weights import arrays_of
 from model import tokenizer
 from model.reference import Hypothesis, greedy, next_logprobs

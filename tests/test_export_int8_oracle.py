@@ -15,12 +15,12 @@ import torch
 from onnx import numpy_helper
 
 from export import int8_reference as module
+from export.calibration import Range, calibrate
 from export.compare import check_int8_values, grid
 from export.convert import write_graphs
 from export.fast import can_be_fast
 from export.graphs import sizes_of
 from export.int8_reference import follow, int8_reference
-from export.quantize import Range, calibrate
 from export.runner import GraphStepper, Runner
 from export.variants import graphs_of
 from export.weights import arrays_of

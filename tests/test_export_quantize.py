@@ -8,8 +8,9 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from export.calibration import Range, calibrate
 from export.graphs import build_graph
-from export.quantize import WEIGHT_LEVELS, Int8Parts, Range, calibrate, quantize_columns
+from export.quantize import WEIGHT_LEVELS, Int8Parts, quantize_columns
 from export.weights import arrays_of
 from tests.conftest import FOREIGN, make_foreign_model, make_model
 from tests.test_export_graphs import sources, targets

@@ -15,9 +15,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from export import signature
+from export.calibration import calibrate
 from export.graphs import sizes_of
 from export.precisions import PRECISIONS
-from export.quantize import calibrate
 from export.signature import REQUIRED
 from export.variants import build_variant_graph
 from export.weights import arrays_of

@@ -13,7 +13,7 @@ import pytest
 
 from export.builder import Array
 from export.bundle_checks import check_rows
-from export.quantize import calibrate
+from export.calibration import calibrate
 from export.runner import Runner
 from export.signature import padded_width
 from export.variants import build_variant_graph

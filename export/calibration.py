@@ -1,0 +1,142 @@
+"""Calibration: which levels the input of each matrix product is rounded to in int8, from what it is on real inputs.
+
+The graph in f32 runs twice over some pairs: once for the least and the greatest value of each input, once for a
+histogram between them. A few values are far out, and levels that reach them are coarser for all others. So the range is
+the one of some narrower ones with the least squared error, of rounding within and of cutting off beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnxruntime as ort
+
+from export.builder import Array, GraphBuilder
+from export.graphs import Parts, build_graph
+from model.config import ModelConfig
+from model.tokenizer import BOS, EOS
+
+ACTIVATION_LEVELS = 255
+CACHED = "cached"
+BINS = 4096  # of a histogram, some for each level
+SHARES = tuple(round(1 - 0.05 * i, 2) for i in range(11))  # of the least and the greatest value, that may be a range
+AS_GOOD = 1.01  # times the least error: a choice that another processor may make
+
+Pair = tuple[list[int], list[int]]  # ids of a source and a target
+
+
+@dataclass(frozen=True)
+class Range:
+    """From where to where the levels of an activation reach; 0 is one of them."""
+
+    low: float
+    high: float
+    cached: list[float] = field(default_factory=list)  # the largest output of each channel, of what is cached of it
+
+    @property
+    def scale(self) -> float:
+        return max(max(self.high, 0) - min(self.low, 0), 1e-8) / ACTIVATION_LEVELS
+
+    @property
+    def zero_point(self) -> int:
+        return round(-min(self.low, 0) / self.scale)
+
+    def rounded(self, values: Array) -> Array:
+        """What int8 makes of some values."""
+        levels: Array = np.clip(np.rint(values / self.scale) + self.zero_point, 0, ACTIVATION_LEVELS)
+        return (levels - self.zero_point) * self.scale
+
+
+@dataclass
+class Observed:
+    """What the input of a matrix product was like."""
+
+    low: float = np.inf
+    high: float = -np.inf
+    counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64))  # of values in equal bins from low to high
+    cached: Array = field(default_factory=lambda: np.zeros(0))
+
+    def choices(self) -> list[Range]:
+        """The range with the least error first, then those that are as good but for a hundredth."""
+        edges = np.linspace(self.low, self.high, BINS + 1)
+        middles, cached = (edges[1:] + edges[:-1]) / 2, [float(f"{value:.4g}") for value in self.cached]
+        lows, highs = ((end,) if end == 0 else [share * end for share in SHARES] for end in (self.low, self.high))
+        ranges = [Range(float(low), float(high), cached) for low in lows for high in highs]
+        errors = [float((self.counts * (each.rounded(middles) - middles) ** 2).sum()) for each in ranges]
+        order = sorted(range(len(ranges)), key=errors.__getitem__)
+        return [ranges[i] for i in order if errors[i] <= AS_GOOD * errors[order[0]]]
+
+
+class ObservedParts(Parts):
+    """The f32 parts, with the input of every matrix product as an output.
+
+    Where keys and values of the decoder come from, also with the largest output of each channel, whatever its sign.
+    """
+
+    def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array], seen: list[str]) -> None:
+        super().__init__(graph, config, weights)
+        self.seen = seen
+
+    def product(self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None) -> str:
+        self._observe(x, name)
+        y = super().product(x, name, weight, bias_name, bias)
+        if is_cached(name):
+            g = self.g
+            most = g.op("ReduceMax", g.op("Abs", y), g.constant([0, 1]), keepdims=0)
+            g.output(most, f"{CACHED} {name}", "float32", [weight.shape[1]])
+        return y
+
+    def logits(self, x: str) -> str:
+        self._observe(x, "output.weight")
+        return super().logits(x)
+
+    def _observe(self, x: str, name: str) -> None:
+        self.seen.append(name)
+        self.g.output(self.g.op("Identity", x), f"input {name}", "float32", ["rows", "positions", "features"])
+
+
+def calibrate(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -> dict[str, Range]:
+    """The range of every matrix product's input."""
+    return {name: found.choices()[0] for name, found in observe(config, weights, pairs).items()}
+
+
+def observe(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -> dict[str, Observed]:
+    """The input of every matrix product over some pairs, each run alone so that padding is no part of it."""
+    seen: list[str] = []
+    model = build_graph("full", config, weights, make_parts=lambda g, c, w: ObservedParts(g, c, w, seen))
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = {name: Observed() for name in seen}
+    for name in filter(is_cached, seen):
+        found[name].cached = np.zeros(2 * config.d_model)
+
+    def look(kind: str, names: list[str], at: Callable[[Observed, Array], None]) -> None:
+        for source, target in pairs:
+            feeds = {
+                "source": np.array([[*source, EOS]]),
+                "source_length": np.array([len(source) + 1]),
+                "target": np.array([[BOS, *target]]),
+            }
+            for name, value in zip(names, session.run([f"{kind} {name}" for name in names], feeds), strict=True):
+                at(found[name], value)
+
+    def widen(observed: Observed, values: Array) -> None:
+        observed.low, observed.high = min(observed.low, values.min()), max(observed.high, values.max())
+
+    def count(observed: Observed, values: Array) -> None:
+        observed.counts += np.histogram(values, BINS, (observed.low, observed.high))[0]
+
+    def largest(observed: Observed, values: Array) -> None:
+        observed.cached = np.maximum(observed.cached, values[-len(observed.cached) :])  # queries are not cached
+
+    look("input", seen, widen)
+    look("input", seen, count)
+    look(CACHED, [*filter(is_cached, seen)], largest)
+    return found
+
+
+def is_cached(product: str) -> bool:
+    """Whether a product's outputs are keys and values that the decoder caches."""
+    own = product.startswith("decoder.") and product.endswith("self_attention.project_in.weight")
+    return own or product.endswith("keys_values")
