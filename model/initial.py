@@ -31,12 +31,14 @@ def shape_of(trained: Path, chosen: ModelConfig, settings: dict[str, Any]) -> Mo
 
 def describe(trained: Path) -> dict[str, Any]:
     """Which model it is and how it was made, for config.json."""
-    config, history = read_own_config(trained), phases(read_history(trained / checkpoint.HISTORY))
+    history = read_history(trained / checkpoint.HISTORY)
+    last, changes = history[-1], phases(history)
     return {
-        "name": recipe.run_name(config),
+        "name": recipe.run_name(read_own_config(trained)),
         "sha256": file_digest(checkpoint.find_weights(trained)),
         "commands": recipe.commands(trained),
-        **({"phases": history} if len(history) > 1 else {}),
+        **{name: last[name] for name in ("step", "epoch", "seconds")},
+        **({"phases": changes} if len(changes) > 1 else {}),
     }
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,33 +264,6 @@ def test_the_commands_of_a_run_make_it_again(corpus: Path, tmp_path: Path, monke
         assert all(torch.equal(a[name], b[name]) for name in a)
     assert recipe.commands(tmp_path / "runs" / "student") == commands
     assert not recipe.changed_on_the_way(tmp_path / "runs" / "student")
-
-
-def test_make_train_is_the_recipe_that_the_run_tells(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The target's commands are run on a small corpus with a small model, and the release says how it was made."""
-    sizes = {"d_model": 16, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1, "steps": 2, "max_length": 16}
-    settings = " ".join(f"--set {name}={value}" for name, value in sizes.items())
-    make = ["make", "-n", "-C", str(ROOT), "train", "RUNS=runs", f"SETTINGS={settings}"]
-    printed = subprocess.run(make, capture_output=True, text=True, check=True).stdout.replace("\\\n", " ")
-    wanted = [shlex.split(line)[1:] for line in printed.splitlines() if ".venv/bin/attendant " in line]
-    wanted = [command for command in wanted if command[0] != "data"]
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "data").symlink_to(corpus / "data")
-    monkeypatch.chdir(tmp_path)
-    for command in wanted:
-        assert attendant.main(command) == 0
-    told = [shlex.split(command)[1:] for command in recipe.commands(tmp_path / "runs" / "default")]
-    assert [effective(command) for command in told] == [effective(command) for command in wanted[:-1]]
-    assert wanted[-1] == ["release", "runs/student", "--out", "runs/default"]
-
-
-def effective(command: list[str]) -> list[str]:
-    """A command without regard to the order of its settings; of two values of one, the last."""
-    settings = dict(value.split("=", 1) for flag, value in itertools.pairwise(command) if flag == "--set")
-    others = [word for before, word in itertools.pairwise(["", *command]) if "--set" not in (before, word)]
-    return [*sorted(others), *sorted(f"{name}={value}" for name, value in settings.items())]
 
 
 def test_train_takes_pairs_from_one_place(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from torch.testing import assert_close
 import attendant
 from model import checkpoint, recipe
 
+ROOT = Path(__file__).parent.parent
 WORDS = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmno"]
 LINES = [f"{word}\t{' '.join(word[::-1].upper())}\n" for word in WORDS]  # 125 lines
 QUICK = {"steps": 8, "validate_every": 4, "warmup": 2, "batch_tokens": 256, "max_length": 16, "precision": "fp32"}
@@ -129,3 +132,33 @@ def test_a_run_does_not_go_on_from_another_model(capsys: pytest.CaptureFixture[s
     assert attendant.main(train("other", "--init-from=runs/first", seed=7)) == 0
     assert attendant.main(train("one", "--init-from=runs/other", "--resume")) == 1
     assert "other values of --init-from" in capsys.readouterr().err
+
+
+def test_make_train_is_the_recipe_that_the_run_tells(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's commands are run on a small corpus with a small model, and the release says how it was made."""
+    shape = {"d_model": 16, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1, "max_length": 16}
+    settings = " ".join(f"--set {name}={value}" for name, value in {**shape, "steps": 2}.items())
+    make = ["make", "-n", "-C", str(ROOT), "train", "RUNS=runs", f"SETTINGS={settings}"]
+    printed = subprocess.run(make, capture_output=True, text=True, check=True).stdout.replace("\\\n", " ")
+    wanted = [shlex.split(line)[1:] for line in printed.splitlines() if ".venv/bin/attendant " in line]
+    wanted = [command for command in wanted if command[0] != "data"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "data").symlink_to(runs / "runs" / "data")
+    monkeypatch.chdir(tmp_path)
+    for command in wanted:
+        assert attendant.main(command) == 0
+    told = [shlex.split(command)[1:] for command in recipe.commands(tmp_path / "runs" / "default")]
+    assert wanted[-1] == ["release", "runs/second", "--out", "runs/default"]
+    assert [effective(command) for command in told] == [
+        effective(wanted[0]),
+        effective(wanted[1], inherited=tuple(shape)),
+    ]
+
+
+def effective(command: list[str], inherited: tuple[str, ...] = ()) -> list[str]:
+    """A command without regard to the order of its settings; of two values of one, the last; less those inherited."""
+    settings = dict(value.split("=", 1) for flag, value in itertools.pairwise(command) if flag == "--set")
+    others = [word for before, word in itertools.pairwise(["", *command]) if "--set" not in (before, word)]
+    return [*sorted(others), *sorted(f"{name}={value}" for name, value in settings.items() if name not in inherited)]
