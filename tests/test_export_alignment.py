@@ -178,7 +178,7 @@ def test_the_embedded_model_aligns_letters_and_sounds_as_a_person_would(default:
     found = choose_alignment(default.model, calibration_pairs(DEFAULT, default))
     assert read_bundle(BUNDLE).alignment == found | {"agreement": pytest.approx(found["agreement"], abs=0.01)}
     every = sum(len(divided(line)[1]) for line in WORDS.strip().splitlines())
-    assert len(errors(default, found["layer"], found["heads"])) <= 0.03 * every
+    assert len(errors(default, found["layer"], found["heads"])) <= 0.05 * every
 
 
 def test_the_choice_is_the_best_of_all_heads_and_always_the_same(default: TrainedModel) -> None:
