@@ -15,7 +15,7 @@ from service.engine.scheduler import Scheduler
 from service.errors import CancelledError, ServiceError
 from tests.conftest import make_model
 from tests.engines import SOURCES, Callback, finish_all, generate, make_bundle, make_engine, without_timing
-from tests.test_engine_scheduler import jobs, scheduler
+from tests.test_engine_scheduler import jobs, occupy, scheduler
 
 TASKS = [
     generate([4 + (i + j) % 9 for j in range(1 + i % 13)], beam_size=beam, max_length=3 + i % 7)
@@ -110,11 +110,11 @@ def test_where_rows_are_on_a_device_no_source_is_encoded_ahead(bundle: Bundle, m
 
 def begin(held: Scheduler, count: int) -> list[Any]:
     """Encode the next `count` sources of the queue, which have 4 tokens each."""
-    return held.begin_encoding(4 * count)
+    return held.begin_encoding(0, 4 * count)
 
 
 def test_the_next_in_the_queue_are_encoded_each_once() -> None:
-    held, waiting = scheduler(), jobs(6)
+    held, waiting = scheduler(lanes=1), jobs(6)
     held.submit(waiting)
     assert begin(held, 2) == waiting[:2]
     assert begin(held, 3) == waiting[2:5]
@@ -124,11 +124,20 @@ def test_the_next_in_the_queue_are_encoded_each_once() -> None:
     assert begin(held, 6) == waiting  # nothing came of it
 
 
-def test_a_source_that_does_not_fit_ends_the_choice() -> None:
-    held, waiting = scheduler(), [*jobs(1), *jobs(1, length=30), *jobs(1)]
+def test_what_another_lane_has_rows_for_is_left_to_it() -> None:
+    held, waiting = scheduler(max_rows=4), jobs(6)
     held.submit(waiting)
-    assert held.begin_encoding(20) == waiting[:1]
-    assert held.begin_encoding(0) == []
+    assert held.admit(0, 999) == waiting[:3]
+    assert begin(held, 3) == []  # the other lane is about to take them
+    occupy(held, 1, 3)
+    assert begin(held, 3) == waiting[4:]
+
+
+def test_a_source_that_does_not_fit_ends_the_choice() -> None:
+    held, waiting = scheduler(lanes=1), [*jobs(1), *jobs(1, length=30), *jobs(1)]
+    held.submit(waiting)
+    assert held.begin_encoding(0, 20) == waiting[:1]
+    assert held.begin_encoding(0, 0) == []
 
 
 def test_a_lane_passes_over_those_that_another_encodes_and_takes_them_first_afterwards() -> None:
@@ -159,7 +168,7 @@ def test_a_lane_without_work_sleeps_until_the_encoding_has_ended() -> None:
 
 
 def test_jobs_in_the_queue_can_be_drained_while_they_are_encoded() -> None:
-    held, waiting = scheduler(), jobs(3)
+    held, waiting = scheduler(lanes=1), jobs(3)
     held.submit(waiting)
     encoding = begin(held, 2)
     assert held.drain() == waiting

@@ -128,7 +128,7 @@ class Lane:
         The others, if there are any.
         """
         room = MAX_ENCODED_TOKENS - sum(len(job.task.source) + 1 for job in jobs)
-        waiting = self._scheduler.begin_encoding(room) if jobs and self._rows.encodes_ahead else []
+        waiting = self._scheduler.begin_encoding(self._number, room) if jobs and self._rows.encodes_ahead else []
         if waiting:
             try:
                 self._rows.encode_ahead([*jobs, *waiting])

@@ -190,15 +190,18 @@ class Scheduler:
             self._remove(admitted)
         return admitted
 
-    def begin_encoding(self, tokens: int) -> list[Job]:
+    def begin_encoding(self, lane: int, tokens: int) -> list[Job]:
         """Jobs that go on waiting while a lane encodes their sources, of so many tokens at most.
 
-        No lane takes them, and those after them may be taken first, until `end_encoding`.
+        No lane takes them, and those after them may be taken first, until `end_encoding`. Jobs for which other lanes
+        have free rows are left to these.
         """
         chosen = []
         with self._lock:
+            free = sum(self.max_rows - rows for other, rows in enumerate(self._rows) if other != lane)
             for job in self._waiting:
-                if job.encoding or job.encoded is not None:
+                free -= job.task.rows
+                if free >= 0 or job.encoding or job.encoded is not None:
                     continue
                 tokens -= len(job.task.source) + 1
                 if tokens < 0:
