@@ -15,6 +15,7 @@ from model.config import ModelConfig, model_from_json, to_json
 from model.errors import ConfigError, UserError
 from model.files import file_digest
 from model.history import phases, read_history
+from model.transformer import Transformer
 
 
 def shape_of(trained: Path, chosen: ModelConfig, settings: dict[str, Any]) -> ModelConfig:
@@ -31,15 +32,26 @@ def shape_of(trained: Path, chosen: ModelConfig, settings: dict[str, Any]) -> Mo
 
 def describe(trained: Path) -> dict[str, Any]:
     """Which model it is and how it was made, for config.json."""
-    history = read_history(trained / checkpoint.HISTORY)
-    last, changes = history[-1], phases(history)
+    path = trained / checkpoint.HISTORY
+    history = read_history(path) if path.exists() else []
+    last = next((entry for entry in reversed(history) if entry["kind"] != "options"), {})  # none: stopped at once
+    changes = phases(history)
     return {
         "name": recipe.run_name(read_own_config(trained)),
         "sha256": file_digest(checkpoint.find_weights(trained)),
         "commands": recipe.commands(trained),
-        **{name: last[name] for name in ("step", "epoch", "seconds")},
+        **{name: last[name] for name in ("step", "epoch", "seconds") if last},
         **({"phases": changes} if len(changes) > 1 else {}),
     }
+
+
+def load_weights(model: Transformer, trained: Path) -> None:
+    """Fill a model of the same shape; weights that no training could go on from are refused."""
+    path = checkpoint.find_weights(trained)
+    checkpoint.load_weights(model, path)
+    for name, weight in checkpoint.weights_of(model).items():
+        if not weight.isfinite().all():
+            raise UserError(f"{path}: the weight {name} holds NaN or infinity; --init-from takes a sound model.")
 
 
 def read_own_config(trained: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model import checkpoint, config, tokenizer
+from model import checkpoint, config, initial, tokenizer
 from model.average import MovingAverage
 from model.data import Batch, EncodedCorpus, epoch_batches
 from model.device import pick_device, pick_precision
@@ -149,7 +149,7 @@ class Trainer:
             if self.ema:
                 self.ema.weights = checkpoint.load_ema(saved, self.device)
         elif self.plan.init_from:
-            checkpoint.load_weights(self.model, checkpoint.find_weights(self.plan.init_from))
+            initial.load_weights(self.model, self.plan.init_from)
         if self.plan.resume:
             self._say(f"going on from {saved}" if saved else f"{self.plan.out} has no checkpoint yet: beginning anew")
         if self.at.selected_by != self.validator.criterion:  # a figure of another kind says nothing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -118,6 +119,28 @@ def test_what_a_model_cannot_begin_is_said_at_once(
     assert attendant.main(train("refused", *flags)) != 0
     assert said in capsys.readouterr().err
     assert not Path("runs/refused").exists()
+
+
+@pytest.mark.parametrize("kept", [None, 1])
+def test_a_model_without_its_history_can_be_begun_with(runs: Path, kept: int | None) -> None:
+    """A run that was stopped before its first logged step has only its options in it; a copy may lack the file."""
+    model, history = f"bare{kept}", (runs / "runs/first/history.jsonl").read_text(encoding="utf-8")
+    shutil.copytree(runs / "runs/first", runs / "runs" / model)
+    (runs / "runs" / model / "history.jsonl").unlink()
+    if kept:
+        lines = history.splitlines(keepends=True)[:kept]
+        (runs / "runs" / model / "history.jsonl").write_text("".join(lines), encoding="utf-8")
+    assert attendant.main(train(f"from-{model}", f"--init-from=runs/{model}")) == 0
+
+
+def test_weights_that_are_not_numbers_are_refused_by_name(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "runs/first", runs / "runs/broken")
+    path = checkpoint.find_weights(runs / "runs/broken")
+    tensors = checkpoint.load_file(path)
+    next(iter(tensors.values()))[0] = torch.nan
+    checkpoint.save_weights(tensors, path)
+    assert attendant.main(train("from-broken", "--init-from=runs/broken")) == 1
+    assert "holds NaN or infinity" in capsys.readouterr().err
 
 
 def test_an_imported_model_is_refused(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
