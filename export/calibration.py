@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime as ort
 
 from export.builder import Array, GraphBuilder
+from export.bundle import BundleError
 from export.graphs import Parts, build_graph
 from model.config import ModelConfig
 from model.tokenizer import BOS, EOS
@@ -122,7 +123,7 @@ def observe(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -
                 at(found[name], value)
 
     def widen(observed: Observed, values: Array) -> None:
-        observed.low, observed.high = min(observed.low, values.min()), max(observed.high, values.max())
+        observed.low, observed.high = np.minimum(observed.low, values.min()), np.maximum(observed.high, values.max())
 
     def count(observed: Observed, values: Array) -> None:
         observed.counts += np.histogram(values, BINS, (observed.low, observed.high))[0]
@@ -131,6 +132,12 @@ def observe(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -
         observed.cached = np.maximum(observed.cached, values[-len(observed.cached) :])  # queries are not cached
 
     look("input", seen, widen)
+    for name, each in found.items():
+        if not np.isfinite([each.low, each.high]).all():
+            raise BundleError(
+                f"the input of {name} becomes NaN or infinity on the samples: int8 cannot hold that; train it again, "
+                "or --precision fp32 writes the f32 variant alone."
+            )
     look("input", seen, count)
     look(CACHED, [*filter(is_cached, seen)], largest)
     return found

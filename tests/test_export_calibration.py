@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from export.bundle import BundleError
 from export.calibration import BINS, Observed, Range, calibrate, observe
 from export.weights import arrays_of
 from tests.conftest import make_model
@@ -58,3 +59,12 @@ def test_every_input_is_seen_whole_and_calibration_takes_the_first_choice() -> N
         assert each.counts.sum() == features * (sources if of_source else targets), name
         assert each.low <= each.high
         assert each.choices()[0] == ranges[name]
+
+
+def test_a_model_whose_activations_overflow_is_refused_by_name() -> None:
+    model = make_model()
+    weights = arrays_of(model)
+    name = "encoder.0.feed_forward.widen.weight"
+    weights[name] = np.full_like(weights[name], 3e38)
+    with pytest.raises(BundleError, match=r"encoder\.0\.feed_forward\.narrow\.weight becomes NaN or infinity"):
+        observe(model.config, weights, PAIRS)

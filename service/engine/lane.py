@@ -123,9 +123,9 @@ class Lane:
         self._observer.encoded([started - job.submitted for job in jobs], tokens, ended - started)
 
     def _encode_ahead(self, jobs: list[Job]) -> list[Job]:
-        """Encode new jobs' sources together with others that still wait for rows: many are cheaper than a few.
+        """Encode new jobs' sources together with those of jobs that still wait for rows: many are cheaper than a few.
 
-        The others, if there are any.
+        Returns the jobs that still wait; where there are none, nothing is encoded here.
         """
         room = MAX_ENCODED_TOKENS - sum(len(job.task.source) + 1 for job in jobs)
         waiting = self._scheduler.begin_encoding(self._number, room) if jobs and self._rows.encodes_ahead else []
