@@ -53,17 +53,19 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
     config = checkpoint.read_config(model)
     history = read_history(model / checkpoint.HISTORY)
     last = history[-1]
-    shape, data = config["model"], config["data"]
+    shape, data, counts = config["model"], config["data"], config.get("distilled", {}).get("counts", {})
+    begun = recipe.begun_with(config)
     rows = [_row(name, report) for name, report in found["searches"].items()] + [_baseline_row(baseline)]
     return TEMPLATE.format(
         parameters=f"{found['parameters']:,}",
         size=f"{(model / checkpoint.MODEL).stat().st_size / 1e6:.1f}",
         **{name: shape[name] for name in ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "norm")},
         dropout=shape["dropout"],
-        train_pairs=f"{data['train']['pairs']:,}",
+        train_pairs=f"{counts.get('pairs', data['train']['pairs']):,}",
+        teachers=_teachers(config["distilled"]) if "distilled" in config else "",
         valid_pairs=f"{data['valid']['pairs']:,}",
         words=f"{found['searches']['greedy']['sources']:,}",
-        training=_training(last, config.get("init_from")),
+        training=", and from there ".join(_training(run) for run in [*begun, last]),
         cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
         torch=config["versions"]["torch"],
         run=config.get("run", "g2p"),
@@ -71,7 +73,8 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         version=baseline["version"],
         errors=tables(found["errors"]),
         commands="\n".join(f"    {_wrapped(command)}" for command in recipe.commands(model)),
-        changes=_changes(config.get("init_from", {}).get("phases", []), "first") + _changes(phases(history), "last"),
+        changes="".join(_changes(run.get("phases", []), run["name"]) for run in begun)
+        + _changes(phases(history), config.get("run", "g2p")),
     )
 
 
@@ -79,19 +82,23 @@ def _wrapped(command: str) -> str:
     return " \\\n      ".join(textwrap.wrap(command, 105, break_long_words=False, break_on_hyphens=False))
 
 
-def _training(last: dict[str, Any], before: dict[str, Any] | None) -> str:
-    """How long a run took, by the last entry of its history, and the one that it began with."""
-    said = f"{last['step']:,} steps, about {last['epoch']} passes, {last['seconds'] / 3600:.1f} hours"
-    return said if before is None else f"{_training(before, None)}, and from there {said}"
+def _training(last: dict[str, Any]) -> str:
+    """How long a run took, by the last entry of its history."""
+    return f"{last['step']:,} steps, about {last['epoch']} passes, {last['seconds'] / 3600:.1f} hours"
 
 
-def _changes(told: list[dict[str, Any]], which: str) -> str:
+def _teachers(distilled: dict[str, Any]) -> str:
+    names = " and ".join(f"`{teacher['run']}`" for teacher in distilled["teachers"])
+    return TEACHERS.format(teachers=names, labelled=f"{distilled['counts']['labelled']:,}")
+
+
+def _changes(told: list[dict[str, Any]], run: str) -> str:
     """A table of the options that were changed on the way of a run, where some were."""
     if len(told) <= 1:
         return ""
     values = [entry["options"] for entry in told]
     names = [name for name in values[-1] if any(v.get(name) != values[-1][name] for v in values)]
-    lines = [CHANGED.format(which=which), "", _cells("from step", *names), "|---" * (len(names) + 1) + "|"]
+    lines = [CHANGED.format(run=run), "", _cells("from step", *names), "|---" * (len(names) + 1) + "|"]
     return "\n".join(lines + [_cells(e["step"], *(e["options"].get(name, "") for name in names)) for e in told]) + "\n"
 
 
@@ -112,8 +119,14 @@ def _baseline_row(baseline: dict[str, Any]) -> str:
 
 
 CHANGED = """\
-No one command makes these weights: the {which} run was stopped and resumed with other options on the way, and its
+No one command makes these weights: the run `{run}` was stopped and resumed with other options on the way, and its
 command has the last of them. (`make train` makes a model like this one from nothing.) The changes were:"""
+
+
+TEACHERS = """
+- **Teachers**: {teachers}, which are runs under "Made by". In the last run half of what is learnt is their
+  mean distribution (`attendant distill`), and {labelled} words that the dictionary lacks are learnt as they pronounce
+  them: names of the US census of 1990 (PyPI `names`) and frequent words (PyPI `wordfreq`), none of them held out."""
 
 
 TEMPLATE = """\
@@ -128,7 +141,7 @@ English words in, their pronunciation out: `attendant` -> `AH0 T EH1 N D AH0 N T
   pairs to train on, {valid_pairs} to choose the checkpoint by, {words} words to test on. No word is in two parts.
   The dictionary's notice is in `LICENSE.cmudict`.
 - **Training**: {training},
-  on {cpu}, torch {torch}. The history of the last run is in `history.jsonl`, the options in `config.json`.
+  on {cpu}, torch {torch}. The history of the last run is in `history.jsonl`, the options in `config.json`.{teachers}
 - **Meant for**: pronunciations of English words and names that a dictionary lacks. It reads one word, in lower case,
   with the letters, apostrophe, hyphen and dot of the dictionary; it does not read sentences, and it gives American
   pronunciations.

@@ -182,7 +182,7 @@ def describe(plan: DistillPlan) -> dict[str, Any]:
 def _describe_teacher(run: Path) -> dict[str, Any]:
     return {
         "run": run.name,
-        "command": recipe.train_command(checkpoint.read_config(run) | {"run": run.name}),
+        "commands": recipe.commands(run, run.name),
         "changed_on_the_way": recipe.changed_on_the_way(run),
         "sha256": file_digest(checkpoint.find_weights(run)),
     }

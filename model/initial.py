@@ -31,17 +31,18 @@ def shape_of(trained: Path, chosen: ModelConfig, settings: dict[str, Any]) -> Mo
 
 
 def describe(trained: Path) -> dict[str, Any]:
-    """Which model it is and how it was made, for config.json."""
-    path = trained / checkpoint.HISTORY
+    """Which model it is and how it was made, for config.json; the model that it began with itself is in there too."""
+    config, path = read_own_config(trained), trained / checkpoint.HISTORY
     history = read_history(path) if path.exists() else []
     last = next((entry for entry in reversed(history) if entry["kind"] != "options"), {})  # none: stopped at once
     changes = phases(history)
     return {
-        "name": recipe.run_name(read_own_config(trained)),
+        "name": recipe.run_name(config),
         "sha256": file_digest(checkpoint.find_weights(trained)),
         "commands": recipe.commands(trained),
         **{name: last[name] for name in ("step", "epoch", "seconds") if last},
         **({"phases": changes} if len(changes) > 1 else {}),
+        **({"init_from": config["init_from"]} if "init_from" in config else {}),
     }
 
 

@@ -17,19 +17,26 @@ from model.history import phases, read_history
 DATA, RUNS = "runs/data", "runs"
 
 
-def commands(run: Path) -> list[str]:
-    """From the corpus to the run: its teachers and the distillation, the model that it begins with, and the run itself.
+def commands(run: Path, name: str | None = None) -> list[str]:
+    """From the corpus to the run: the model that it begins with, its teachers and the distillation, and the run itself.
 
-    Teachers, distillation and model are there where the run has them.
+    Teachers, distillation and model are there where the run has them. Each command is there once: the model that a
+    student begins with may be one of its teachers. `name` is the run's, where it is no longer called as it was.
     """
-    config = checkpoint.read_config(run)
+    config = checkpoint.read_config(run) | ({"run": name} if name else {})
     distilled = config.get("distilled", {})
+    before = [config.get("init_from", {}), *distilled.get("teachers", ())]
     return [
-        *config.get("init_from", {}).get("commands", ()),
-        *(teacher["command"] for teacher in distilled.get("teachers", ())),
+        *dict.fromkeys(command for each in before for command in each.get("commands", ())),
         *([distilled["command"]] if distilled else []),
         train_command(config),
     ]
+
+
+def begun_with(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """What config.json says of the model that a run begins with, and of the one that this began with: first to last."""
+    before = config.get("init_from")
+    return [*begun_with(before), before] if before else []
 
 
 def train_command(config: dict[str, Any]) -> str:
@@ -89,9 +96,17 @@ def options_of(run: Path, changes: dict[str, Any]) -> tuple[ModelConfig, TrainCo
 
 
 def changed_on_the_way(run: Path) -> bool:
-    """Whether the run, or the one that it begins with, was resumed with other options: its commands do not make it."""
-    begun = checkpoint.read_config(run).get("init_from", {})
-    return "phases" in begun or len(phases(read_history(run / checkpoint.HISTORY))) > 1
+    """Whether the run, a model that it began with or a teacher was resumed with other options.
+
+    Then the commands, which have the last options, do not make the run again.
+    """
+    config = checkpoint.read_config(run)
+    begun, teachers = begun_with(config), config.get("distilled", {}).get("teachers", ())
+    return (
+        any("phases" in before for before in begun)
+        or any(teacher["changed_on_the_way"] for teacher in teachers)
+        or len(phases(read_history(run / checkpoint.HISTORY))) > 1
+    )
 
 
 def _text(value: Any) -> str:

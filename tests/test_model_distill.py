@@ -266,6 +266,17 @@ def test_the_commands_of_a_run_make_it_again(corpus: Path, tmp_path: Path, monke
     assert not recipe.changed_on_the_way(tmp_path / "runs" / "student")
 
 
+def test_a_student_of_the_model_that_it_begins_with_tells_each_command_once(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(corpus.parent)
+    distill(plan_for(corpus, corpus / "both"))
+    flags = ["--distilled", "runs/both", "--init-from", "runs/teacher2", "--valid", "runs/data/valid.tsv"]
+    assert attendant.main(["train", "--preset=tiny", *flags, "--out=runs/begun", "--set=steps=2"]) == 0
+    made = [command.split(" --out runs/")[1].split()[0] for command in recipe.commands(Path("runs/begun"))]
+    assert made == ["teacher2", "teacher1", "both", "begun"]
+
+
 def test_train_takes_pairs_from_one_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert attendant.main(["train", "--valid", "v.tsv", "--out", "run"]) == 2
     assert "one of the arguments --data --distilled is required" in capsys.readouterr().err

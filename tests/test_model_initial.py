@@ -102,7 +102,11 @@ def test_a_run_from_a_model_whose_options_were_changed_says_so(runs: Path) -> No
     assert attendant.main(train("changed", "--target-tokenizer=words", steps=4)) == 0
     assert attendant.main(train("changed", "--target-tokenizer=words", "--set=learning_rate=1e-4", "--resume")) == 0
     assert attendant.main(train("after", "--init-from=runs/changed")) == 0
+    assert attendant.main(train("third", "--init-from=runs/after")) == 0
     assert recipe.changed_on_the_way(runs / "runs" / "after")
+    assert recipe.changed_on_the_way(runs / "runs" / "third")
+    begun = recipe.begun_with(checkpoint.read_config(runs / "runs" / "third"))
+    assert [before["name"] for before in begun] == ["changed", "after"]
 
 
 @pytest.mark.parametrize(
