@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import mach
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-turn bench-lanes bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -132,7 +132,7 @@ cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-
 	@touch $@
 
 bench: bench-quick bench-http bench-embedded ## every measurement against CTranslate2 and the machine, then the report; half an hour
-	$(BIN)/python -m bench.peers --out $(RESULTS)/peers.json
+	$(BIN)/python -m bench.peers
 	$(BIN)/python -m bench.lengths
 	$(BIN)/python -m bench.roofline
 	$(BIN)/python -m bench.growth
@@ -143,8 +143,8 @@ bench-quick: .venv/all $(DATA)/train.tsv ## the ratios to CTranslate2 with their
 	$(BIN)/python -m bench.imported
 	$(BIN)/python -m bench.words --data $(DATA)/test.tsv
 
-bench-turn: .venv/all $(DATA)/train.tsv ## where the time of a turn of the engine goes: graphs, search, moving rows, waiting
-	$(BIN)/python -m bench.turn --data $(DATA)/test.tsv
+bench-iteration: .venv/all $(DATA)/train.tsv ## where the time of an iteration of the engine goes: graphs, search, moving rows, waiting
+	$(BIN)/python -m bench.iteration --data $(DATA)/test.tsv
 	$(BIN)/python -m bench.encoding --data $(DATA)/test.tsv
 
 bench-lanes: .venv/all ## how many lanes would be best on 2 to 64 cores, simulated from times measured here

@@ -41,9 +41,8 @@ COMMANDS = {
     "info": ("service.info", "what a bundle is, and what this machine would run it on"),
 }
 
-# Commands that compute with torch. Its OpenMP threads wait without spinning, so that another process on the machine
-# does not stop them; the policy is read when torch is loaded, so it is set before.
-# How OpenMP's threads wait for each other: they sleep, where it is GNU's after a spin of some microseconds.
+# How OpenMP's threads wait for each other: they sleep, GNU's after a spin of some microseconds, so that another process
+# on the machine does not stop them. It is read when torch is loaded, so it is set before, for commands that compute.
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 PASSIVE_WAITING = ("train", "distill", "evaluate", "plot", "release", "import", "export", "verify")
 FULL = (errno.ENOSPC, errno.EDQUOT)

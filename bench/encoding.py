@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.engines import OurEngine
+from bench.iteration import clocked
 from bench.record import RESULTS_HERE, write_record
-from bench.turn import clocked
 from bench.words import EMBEDDED, read_words
 from export.bundle import LEAST_WIDTH, read_bundle
 from service.engine.kv_cache import WIDTH_UNIT, round_up

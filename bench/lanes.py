@@ -3,7 +3,8 @@
     python -m bench.lanes [--serial SHARE]
 
 Measured on this machine, for the random base model and the embedded model in int8: a step's graph by rows and threads,
-the Python of a turn by rows (processor time of everything but graphs, as `bench.turn` has it), and memory bandwidth.
+the Python of an iteration by rows (processor time of everything but graphs, as `bench.iteration` has it), and memory
+bandwidth.
 A step on n threads is taken to last serial + parallel / n, fitted for each number of rows; --serial sets the serial
 share of a step instead, for a machine with one core or with other work on it, where threads cannot be compared.
 
@@ -28,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from bench.engines import SOURCE_LENGTH, OurEngine, sources
+from bench.iteration import GRAPHS, clocked
 from bench.random_model import BASE, prepare
 from bench.record import RESULTS_HERE, write_record
 from bench.roofline import STREAMED, WEIGHT_BYTES, Step, bandwidth_turn, best_of, step_parameters
-from bench.turn import GRAPHS, clocked
 from bench.words import EMBEDDED
 from export.bundle import read_bundle
 from service.engine.explainer import weight_bytes
@@ -122,7 +123,7 @@ def simulate(costs: Costs, machine: Machine, lanes: int, in_flight: int) -> Poin
 
 
 def closed_cycle(lanes: int, apart: float, locked: float) -> float:
-    """Seconds of a turn for each of some lanes, which compute apart and then queue for one lock."""
+    """Seconds of an iteration for each of some lanes, which compute apart and then queue for one lock."""
     waiting, response = 0.0, locked
     for lane in range(1, lanes + 1):
         response = locked * (1 + waiting)
@@ -169,7 +170,7 @@ def measure_graphs(
 
 
 def measure_python(bundle: Path, repeats: int) -> dict[int, float]:
-    """Processor seconds of a turn outside the graphs, by rows, in one lane of one thread."""
+    """Processor seconds of an iteration outside the graphs, by rows, in one lane of one thread."""
     vocabulary = read_bundle(bundle).sizes.source_vocab
     engine, found = OurEngine(bundle, PRECISION, 1, lanes=1), {}
     try:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.engines import PEER_NAMES, SOURCE_LENGTH, TARGET_LENGTH, Engine, make_engine, sources
-from bench.record import write_record
+from bench.record import RESULTS_HERE, write_record
 
 COMPUTE_TYPES = {"fp32": None, "int8": "int8"}  # ours: CTranslate2's name for the quantization of weights
 SCORE_TOLERANCE = 1e-3  # of a sum of log-probabilities over a whole target
@@ -166,7 +166,7 @@ def differences(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Show that CTranslate2 and our engine give the same tokens in f32.")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "peers.json")
     options = parser.parse_args()
 
     from bench.random_model import BASE, prepare
@@ -183,8 +183,7 @@ def main() -> None:
             "{requests:>3} requests, beam {beam_size}, source {source_length}, {length} tokens: "
             "{same} the same, scores within {score_distance:.1g}".format(**row)
         )
-    if options.out:
-        write_record(options.out, "bench.peers", rows)
+    write_record(options.out, "bench.peers", rows)
     problems = differences(rows)
     if problems:
         raise SystemExit("\n".join(problems))

@@ -22,7 +22,8 @@ INTRODUCTION = """\
 # Performance
 
 This page is made by `make bench-report` from the files in [bench/results](../bench/results); every figure can be taken
-again by the command beside it. Comparisons are ratios: both sides in one run, taking turns, the best turn of each.
+again by the command beside it. Comparisons are ratios: both sides in one run, taking turns, the best turn of each, each
+side in its faster precision, which may be f32 on one and int8 on the other; the tables have both.
 Nothing is answered from a cache (`--cache-megabytes 0`), and no computation is shared by equal requests
 (`--share-in-flight false`).
 Figures of two kinds of processor stand apart, since they cannot be compared: with VNNI, integer products are several
@@ -42,7 +43,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "huggingface.json": ("Against Hugging Face", sections.huggingface),
     "serving.json": ("Over HTTP", sections.serving),
     "roofline.json": ("Against the limit of the machine", sections.roofline),
-    "turn.json": ("A turn of the engine", sections.turn),
+    "iteration.json": ("Where an iteration's time goes", sections.iteration),
     "lanes.json": ("Lanes on more cores", sections.lanes),
     "growth.json": ("Growth", sections.growth),
     "embedded.json": ("The embedded model", sections.embedded),

@@ -74,7 +74,7 @@ def words_http(record: Record) -> str:
     return f"{text}{table(heads, body)}\n\n{taken(record)}"
 
 
-def turn(record: Record) -> str:
+def iteration(record: Record) -> str:
     names = list(dict.fromkeys(part["part"] for row in record["rows"] for part in row["parts"]))
     body = []
     for row in record["rows"]:
@@ -182,7 +182,7 @@ def serving(record: Record) -> str:
         "that batches concurrent requests: sources of 4 to 60 tokens, a quarter of them with beam 4, answers that end "
         "by themselves and are as long as their sources, on both sides. CTranslate2's app does not stream: its first "
         "token is its whole answer.",
-        table(["goal", "ours", "CTranslate2", "ratio", "goal", "reached"], goals),
+        table(["measure", "ours", "CTranslate2", "ratio", "goal", "reached"], goals),
         table(heads, body),
         "CTranslate2's ways to serve 32 clients, of which the best is compared:",
         table(["way", "requests/s", "p99, ms"], tried),
@@ -285,9 +285,12 @@ def huggingface(record: Record) -> str:
         for row in rows
     ]
     text = (
-        "The same weights as a Marian model, with Hugging Face's `generate`, on torch and on onnxruntime, in f32.\n\n"
+        "The same weights as a Marian model, with Hugging Face's `generate`, on torch and on onnxruntime, both in f32. "
+        "The ratio is the faster of them over ours in int8.\n\n"
     )
-    text += table(["work", *(f"{kind}, ms" for kind in kinds), "ours f32 / int8, ms", "ratio to the faster"], body)
+    text += table(
+        ["work", *(f"{kind}, ms" for kind in kinds), "ours f32 / int8, ms", "faster of them / ours int8"], body
+    )
     return f"{text}\n\n{taken(record)}"
 
 

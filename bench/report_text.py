@@ -23,7 +23,7 @@ def taken(record: dict[str, Any]) -> str:
     """How a record was taken."""
     machine, versions = record["machine"], record["versions"]
     flags = f" ({' '.join(machine['flags'])})" if "flags" in machine else ""
-    threads = f", {record['threads']} threads" if "threads" in record else ""
+    threads = f", {record['threads']} threads" if record.get("threads") else ""
     names = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
         f"`{record['command']}`, {record['date']}: {machine['cores']} cores of an {machine['cpu']}{flags}, "

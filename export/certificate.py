@@ -1,7 +1,7 @@
 """The certificate: sample inputs with the torch model's own answers, which travel with the bundle.
 
-An answer has at most max_length - 1 tokens, so that
-it can be scored with an end token after it; one that did not end by then has the finish_reason "length".
+An answer has at most 64 tokens and at most max_length - 1, its end token included, so that it can be scored with an end
+token after it; one that did not end by then has the finish_reason "length".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands of this room: export, verify. Each imports what it needs when it runs."""
+"""The commands of this package: export, verify. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 

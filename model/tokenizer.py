@@ -8,6 +8,7 @@ symbol has no space inside, and byte-level pieces write a space in another way. 
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,13 +17,13 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from model import normalize
-from model.errors import ConfigError
+from model.errors import ConfigError, UserError
 from model.files import write_text
 
 SPECIAL_TOKENS = ("<padding token>", "<unknown token>", "<start of text>", "<end of text>")
 PAD, UNK, BOS, EOS = range(4)
 KINDS = "chars, words or bpe:SIZE"
-SMALLEST_BPE = 256 + len(SPECIAL_TOKENS)
+SMALLEST_BPE, LARGEST_BPE = 256 + len(SPECIAL_TOKENS), 2**20
 
 
 class Tokenizer:
@@ -58,8 +59,9 @@ class Tokenizer:
     def unknown_pieces(self, text: str) -> list[str]:
         """The pieces of a text that the vocabulary lacks, in order."""
         encoding = self._backend.encode(text)
+        starts = {start for start, _ in encoding.offsets}
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
-        return [text[start:stop] for index, (start, stop) in pairs if index == UNK]
+        return [text[start : _with_marks(text, stop, starts)] for index, (start, stop) in pairs if index == UNK]
 
     def normalizing(self, names: Sequence[str]) -> Tokenizer:
         """The same tokens, of texts that are normalized first (model/normalize.py)."""
@@ -81,8 +83,19 @@ class Tokenizer:
         return self._backend.to_str()
 
 
+def _with_marks(text: str, stop: int, starts: set[int]) -> int:
+    """A token's end after the combining marks that a normalizer joined to its last character."""
+    while 0 < stop < len(text) and stop not in starts and unicodedata.combining(text[stop]):
+        stop += 1
+    return stop
+
+
 def load(path: Path) -> Tokenizer:
-    return Tokenizer(Backend.from_file(str(path)))
+    """Read a file of `tokenizers`."""
+    try:
+        return Tokenizer(Backend.from_file(str(path)))
+    except Exception as error:  # the library raises no other type
+        raise UserError(f"{path} cannot be read as a tokenizer: {error}.") from None
 
 
 def check_kind(kind: str, flag: str) -> None:
@@ -92,9 +105,10 @@ def check_kind(kind: str, flag: str) -> None:
         return
     if name != "bpe" or not size.isdecimal():
         raise ConfigError(f"{flag} takes {KINDS}, not {kind!r}.")
-    if int(size) < SMALLEST_BPE:
+    if not SMALLEST_BPE <= int(size) <= LARGEST_BPE:
         raise ConfigError(
-            f"{flag} bpe:SIZE needs a SIZE of at least {SMALLEST_BPE} (256 bytes and the special tokens), not {size}."
+            f"{flag} bpe:SIZE needs a SIZE from {SMALLEST_BPE} (256 bytes and the special tokens) to {LARGEST_BPE}, "
+            f"not {size}."
         )
 
 

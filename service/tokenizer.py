@@ -84,8 +84,11 @@ class Tokenizer:
     def unknown_pieces(self, text: str) -> list[str]:
         """The pieces of a text that the vocabulary lacks, in order."""
         encoding = self._encode(text)
+        starts = {start for start, _ in encoding.offsets}
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
-        return [text[start:stop] for index, (start, stop) in pairs if index == self._unknown]
+        return [
+            text[start : _with_marks(text, stop, starts)] for index, (start, stop) in pairs if index == self._unknown
+        ]
 
     def _encode(self, text: str, bare: bool = False) -> Encoding:
         """`encode` holds the GIL to its end, `encode_batch` releases it, which costs more than a short text takes."""

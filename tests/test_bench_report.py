@@ -92,7 +92,7 @@ def results(tmp_path: Path) -> Path:
     over_http = [{"name": "16 clients", "ours": 90.0, "theirs": 50.0, "ratio": 1.8, "goal": 1.5}]
     write_record(tmp_path / "words_http.json", "bench.words_http", [], goals=over_http)
     parts = [{"part": "search", "share": 0.25, "microseconds_a_step": 9.0, "calls": 4, "waiting": 0.5}]
-    write_record(tmp_path / "turn.json", "bench.turn", [{"name": "1 word", "seconds": 0.002, "parts": parts}])
+    write_record(tmp_path / "iteration.json", "bench.iteration", [{"name": "1 word", "seconds": 0.002, "parts": parts}])
     load = {"best": 4, "tokens_per_second": {"2": 8, "4": 9}, "step_ms": {"2": 1.0, "4": 1.5}, "regret": 0.111}
     loads = [{"rows": 24, **load, "best": 2, "regret": 0.0}, {"rows": None, **load}]
     steps = [{"rows": 1, "serial_ms": 0.5, "parallel_ms": 2.0, "python_ms": 0.2}]

@@ -1,4 +1,4 @@
-"""The benchmark of the embedded model, and the one that splits a turn, without their engines."""
+"""The benchmark of the embedded model, and the one that splits an iteration, without their engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench import turn, words, words_http
+from bench import iteration, words, words_http
 from bench.engines import Answer
 from bench.race import Work
 
@@ -49,30 +49,30 @@ def test_words_of_a_corpus_come_once(tmp_path: Path) -> None:
     assert [len(ids) for ids in words.read_words(path)] == [3, 3]
 
 
-def test_a_part_of_a_turn_does_not_count_the_parts_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_an_iteration_does_not_count_the_parts_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
     def work(seconds: float) -> None:
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr(turn.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(turn.time, "thread_time", lambda: now / 2)
-    clock = turn.Clock()
+    monkeypatch.setattr(iteration.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(iteration.time, "thread_time", lambda: now / 2)
+    clock = iteration.Clock()
     inner = clock.timed("step graph", work)
     clock.timed("search", lambda: [inner(1.0), work(2.0), inner(3.0)])()
     assert clock.calls == {"step graph": 2, "search": 1}
     assert clock.wall == {"step graph": 4.0, "search": 2.0}
     assert clock.processor == {"step graph": 2.0, "search": 1.0}
-    shares = {part["part"]: part["share"] for part in turn.parts_of(clock)}
+    shares = {part["part"]: part["share"] for part in iteration.parts_of(clock)}
     assert shares == {"step graph": pytest.approx(2 / 3, abs=0.001), "search": pytest.approx(1 / 3, abs=0.001)}
 
 
 def test_what_is_clocked_is_restored() -> None:
-    before = [getattr(owner, name) for _, owner, name in turn.PARTS]
-    with turn.clocked():
-        assert [getattr(owner, name) for _, owner, name in turn.PARTS] != before
-    assert [getattr(owner, name) for _, owner, name in turn.PARTS] == before
+    before = [getattr(owner, name) for _, owner, name in iteration.PARTS]
+    with iteration.clocked():
+        assert [getattr(owner, name) for _, owner, name in iteration.PARTS] != before
+    assert [getattr(owner, name) for _, owner, name in iteration.PARTS] == before
 
 
 def test_both_servers_are_asked_for_the_same_words(tmp_path: Path) -> None:

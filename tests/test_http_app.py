@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,6 +108,15 @@ def test_without_a_body_the_configured_bundle_is_reloaded(loader: Loader, tmp_pa
         assert (answer.status_code, answer.json()["model"]) == (200, "configured")
 
 
+def test_a_bundle_whose_path_cannot_be_is_refused(loader: Loader, tmp_path: Path) -> None:
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service:
+        loader.refuse = OSError(errno.ENAMETOOLONG, "File name too long")
+        answer = reload(service, bundle="b" * 5000)
+        assert answer.status_code == 422
+        said = "The bundle is refused, and fake still serves: it cannot be read: File name too long."
+        assert answer.json()["error"]["message"] == said
+
+
 @pytest.mark.parametrize("error", [BundleError("x has not its digest."), StartError("it drifts.")])
 def test_a_refused_bundle_leaves_the_old_one_serving(error: Exception, loader: Loader, tmp_path: Path) -> None:
     with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service:
@@ -150,6 +160,14 @@ def test_reloading_over_http_needs_an_admin_key(
         answer = service.client.post("/v1/reload", json={}, headers={"Authorization": f"Bearer {key}"})
         assert answer.status_code == status
         assert sentence in answer.json()["error"]["message"]
+        assert not loader.loaded
+
+
+def test_a_line_feed_after_the_path_does_not_open_it(loader: Loader, tmp_path: Path) -> None:
+    """A route's pattern ends with `$`, which a line feed may follow; the keys' list of paths has none."""
+    with in_process(tmp_path, loader, api_keys=("normal",), admin_keys=("admin",)) as service:
+        answer = service.client.post("/v1/reload%0A", json={}, headers={"Authorization": "Bearer normal"})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found")
         assert not loader.loaded
 
 

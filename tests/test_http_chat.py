@@ -110,7 +110,7 @@ def test_log_probabilities_are_those_of_a_completion(chat: Chat) -> None:
         ({"before": ("dog",)}, 'messages[0] takes an object with role, content, name, not "dog".'),
         (
             {"extra_body": {"logit_bias": {"x": {}}}},
-            "logit_bias.x takes null or nothing inside: biases are not offered here, not {}.",
+            'logit_bias takes null or nothing inside: biases are not offered here, not {"x": {}}.',
         ),
         ({"extra_body": {"functions": []}}, "functions is no field of this request"),
     ],

@@ -115,6 +115,55 @@ def test_many_small_chunks_are_no_trailers(server: Running) -> None:
         assert one_answer(raw).startswith(b"HTTP/1.1 200")
 
 
+OFFER = b"Connection: keep-alive, Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+OFFERED = POST + OFFER + b"Content-Length: %d\r\n\r\n" % len(BODY)
+
+
+@pytest.mark.parametrize("parts", [(OFFERED + BODY,), (OFFERED[:80], OFFERED[80:], BODY), (WHOLE + OFFERED, BODY)])
+def test_an_offer_of_another_protocol_is_declined_and_the_body_read(parts: tuple[bytes, ...], server: Running) -> None:
+    with connect(server) as raw:
+        for part in parts:
+            raw.sendall(part)
+            time.sleep(0.05)
+        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert everything(raw).count(b"HTTP/1.1 200") == b"".join(parts).count(BODY) + 1
+
+
+def test_a_body_behind_an_offer_is_not_read_as_a_request(server: Running) -> None:
+    hidden = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(server) as raw:
+        raw.sendall(POST + OFFER + b"Content-Length: %d\r\n\r\n" % len(hidden))
+        time.sleep(0.05)
+        raw.sendall(hidden)
+        assert error_type(one_answer(raw)) == "invalid_json"
+        raw.sendall(WHOLE)
+        assert one_answer(raw).startswith(b"HTTP/1.1 200")
+
+
+def test_many_offers_at_once_are_all_declined(server: Running) -> None:
+    with connect(server) as raw:
+        raw.sendall((b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + OFFER + b"\r\n") * 1500)
+        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert everything(raw).count(b"HTTP/1.1 200") == 1501
+
+
+def test_a_pipelined_request_may_send_its_body_after_the_answer_before(server: Running) -> None:
+    with connect(server) as raw:
+        raw.sendall(WHOLE + WHOLE.removesuffix(BODY))
+        assert one_answer(raw).startswith(b"HTTP/1.1 200")
+        raw.sendall(BODY)
+        assert one_answer(raw).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("sent", [b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", b"what is this\r\n\r\n"])
+def test_what_is_no_request_is_told_so_in_the_documented_form(sent: bytes, server: Running) -> None:
+    with connect(server) as raw:
+        raw.sendall(sent)
+        answer = everything(raw)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert error_type(answer) == "invalid_http"
+
+
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(tmp_path_factory.mktemp("bundle"), header_seconds=0.2, body_seconds=0.2, api_keys=()) as (server, _):

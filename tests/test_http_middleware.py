@@ -154,6 +154,13 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
+@pytest.mark.parametrize("path", ["/v1/generate%0A", "/v1/gen%00erate", "/v2/models/fake/infer%0A", "/%7F"])
+def test_a_path_with_a_control_character_is_no_path(path: str, service: Service) -> None:
+    answer = service.client.post(path, json={"inputs": "cat"})
+    assert answer.status_code == 404
+    assert "There is nothing at" in answer.text
+
+
 PATHS = ["/v1/generate", "/v1/info", "/metrics", "/docs", "/openapi.json", "/page", "/nothing", "/v1/models"]
 
 

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 
+from service.http.app import ROUTERS
+from service.http.route import body_model
 from service.http.schemas import (
     LARGEST_LENGTH,
     GenerateRequest,
@@ -45,6 +49,25 @@ def error(service: Service, body: Any, status: int, path: str = "/v1/generate") 
 
 def refusal(service: Service, body: Any, path: str = "/v1/generate") -> tuple[str, str | None]:
     return error(service, body, 422, path)
+
+
+def request_models() -> list[type[RequestModel]]:
+    """The body of every route that takes one."""
+    routes = [route for router in ROUTERS for route in router.routes]
+    kinds = [body_model(route) for route in routes if isinstance(route, APIRoute) and route.body_field]
+    assert len(kinds) >= 8
+    return kinds
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind in request_models() for field in kind.model_fields])
+@pytest.mark.parametrize("content", [[{"x": None}] * 1000, {f"key{i}": {"x": None} for i in range(1000)}])
+def test_a_thousand_wrong_values_in_a_field_are_few_problems(
+    kind: type[RequestModel], field: str, content: Any
+) -> None:
+    """Each problem costs time in the event loop, and at most ten are told."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate({field: content, "no such field": 1})
+    assert caught.value.error_count() < 20
 
 
 def test_one_text_and_a_list_of_one_are_the_same_request() -> None:

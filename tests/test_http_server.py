@@ -208,6 +208,11 @@ def test_an_address_that_is_not_here_is_a_sentence() -> None:
         bind("192.0.2.1", 0)
 
 
+def test_a_host_that_can_be_no_name_is_told_so() -> None:
+    with pytest.raises(StartError, match=r"cannot listen on '\.\.': it is no name of a host; see --host"):
+        bind("..", 0)
+
+
 def test_whoever_is_refused_by_a_server_that_stops_is_not_kept_on_its_connection(tmp_path: Path) -> None:
     """A balancer of connections would send the next request to the same server."""
     with running(tmp_path) as (server, engine):

@@ -178,7 +178,9 @@ def test_a_tensor_that_cannot_be_read_is_refused(change: dict[str, Any], sentenc
     [
         ({"parameters": {"beam": 2}}, "beam is no parameter; these are: beam_size,"),
         ({"parameters": {"stream": True}}, "stream is no parameter"),
-        ({"parameters": {"timeout": 0.5}}, "timeout takes a whole number of microseconds from 1."),
+        ({"parameters": {"timeout": 0.5}}, "timeout takes a whole number of microseconds from 1 to 86400000000."),
+        ({"parameters": {"timeout": 10**400}}, "timeout takes a whole number of microseconds from 1 to"),
+        ({"outputs": [{"name": "score"}] * 4}, "outputs takes a list of up to 3 tensors, or null, not"),
         ({"parameters": {"binary_data_output": 1}}, "binary_data_output takes true or false."),
         ({"outputs": [{"name": "text"}]}, "outputs[0].name takes text_output, score, finish_reason, not 'text'."),
         ({"outputs": [{"name": "score", "parameters": {"classification": 3}}]}, "outputs[0].parameters takes"),
@@ -239,4 +241,5 @@ def test_requests_are_counted_under_one_endpoint(service: Service) -> None:
     service.client.post(INFER, json=body("cat"))
     service.client.post("/v2/models/other/infer", json=body("cat"))
     endpoint = "/v2/models/{name}/infer"
-    assert service.outcomes() == {(endpoint, "ok"): 1, (endpoint, "not_found"): 1}
+    service.client.post(INFER, content=b"x")  # refused before there is a handler
+    assert service.outcomes() == {(endpoint, "ok"): 1, (endpoint, "not_found"): 1, (endpoint, "invalid_json"): 1}

@@ -38,6 +38,7 @@ def test_what_the_vocabulary_lacks_is_named_as_it_was_written(tmp_path: Path) ->
     assert served.encode(" CAFÉ ") == tuple(tokenizer.encode("café"))
     for each in (tokenizer, served):
         assert each.unknown_pieces("  CAFÉ Zoë") == [" ", "Z", "o", "ë"]
+        assert each.unknown_pieces("zoe\u0308") == ["z", "o", "e\u0308"]  # not the letter alone, which it may have
 
 
 @pytest.fixture

@@ -455,6 +455,49 @@ def test_a_parquet_file_without_texts_is_bad_usage(
     assert getattr(caught.value, "exit_code", None) == 2
 
 
+def test_a_file_that_is_no_parquet_is_bad_usage(tmp_path: Path, bulk: Bulk) -> None:
+    (tmp_path / "in.parquet").write_bytes(b"cat\n" * 100)
+    with pytest.raises(Exception, match=r"in\.parquet is no Parquet file") as caught:
+        bulk([tmp_path / "in.parquet"])
+    assert getattr(caught.value, "exit_code", None) == 2
+
+
+def test_a_refused_file_does_not_begin_a_run(tmp_path: Path, bulk: Bulk) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"words": ["cat"]}), tmp_path / "in.parquet")
+    with pytest.raises(Exception, match="--field names another one"):
+        bulk([tmp_path / "in.parquet"])
+    bulk([tmp_path / "in.parquet"], "--field", "words")
+    assert len(answers(tmp_path / "out", "parquet")) == 1
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_every_type_of_arrow_for_texts_is_read(kind: str, tmp_path: Path, bulk: Bulk) -> None:
+    texts = ["cat", "dog", "cat"]
+    wanted = answers(bulk([write(tmp_path, "text", [*texts, *texts[1:]])], out="plain"), "text")
+    words = pyarrow.array(texts).dictionary_encode() if kind == "dictionary" else pyarrow.array(texts, kind)
+    for name, part in (("in", words), ("more", words[1:])):
+        pyarrow.parquet.write_table(pyarrow.table({"text": part}), tmp_path / f"{name}.parquet")
+    found = bulk([tmp_path / "in.parquet", tmp_path / "more.parquet"])
+    assert answers(found, "parquet") == wanted
+
+
+def test_results_of_a_run_before_do_not_stay_beside_the_new_ones(tmp_path: Path, bulk: Bulk) -> None:
+    old = {"hypotheses": [{"text": "OLD"}], "error": {"type": "x", "message": "old"}, "id": 1}
+    lines = [json.dumps({"text": text, **old}) for text in ("cat", "")]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with pytest.raises(SetAsideError):
+        bulk([tmp_path / "in.jsonl"])
+    answered, refused = map(json.loads, (tmp_path / "out" / "part-00000.jsonl").read_text().splitlines())
+    assert (set(answered), set(refused)) == ({"text", "id", "hypotheses"}, {"text", "id", "error"})
+    assert "old" not in json.dumps([answered, refused]).lower()
+
+
+def test_an_output_that_is_a_file_is_bad_usage(tmp_path: Path, bulk: Bulk) -> None:
+    (tmp_path / "out").write_text("", encoding="utf-8")
+    with pytest.raises(OutputError, match="is a file; name an empty directory"):
+        bulk([write(tmp_path, "text", WORDS)])
+
+
 def test_null_in_a_column_of_texts_is_set_aside(tmp_path: Path, bulk: Bulk) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["cat", None]}), tmp_path / "in.parquet")
     with pytest.raises(SetAsideError, match="1 of 2"):

@@ -91,8 +91,10 @@ def check_arguments(options: argparse.Namespace, given: Sequence[str]) -> str | 
 
 def run(served: ServedModel, request: GenerateRequest, options: argparse.Namespace, name: str, bundle: str) -> None:
     """Answer all records of all inputs; `bundle` is the digest of what answers them."""
-    output = Output(options.output, make_format(name, served, request, options, 0).suffix)
+    first = make_format(name, served, request, options, 0)
+    output = Output(options.output, first.suffix)
     try:
+        sources = [first.source(path) for path in options.input]  # what cannot be read is said before a run is begun
         begun = output.begun()
         manifest = describe(served, request, options, name, bundle)
         seed, created = (begun or {}).get("seed"), (begun or {}).get("created")
@@ -103,7 +105,7 @@ def run(served: ServedModel, request: GenerateRequest, options: argparse.Namespa
             output.go_on(begun, manifest)
         request = request.model_copy(update={"seed": seed})
         form = make_format(name, served, request, options, int(created or 0), int(seed or 0))
-        answer_all(served, form, output, options)
+        answer_all(served, form, output, sources, options)
     finally:
         output.close()
 
@@ -143,9 +145,10 @@ def describe(
     }
 
 
-def answer_all(served: ServedModel, form: Format, output: Output, options: argparse.Namespace) -> None:
+def answer_all(
+    served: ServedModel, form: Format, output: Output, sources: Sequence[Source], options: argparse.Namespace
+) -> None:
     start = output.next_place()
-    sources = [form.source(path) for path in options.input]
     sizes = [source.total for source in sources]
     initial = sum(sizes[: start.file]) + start.position
     progress = Progress("line", shows=True, total=sum(sizes), initial=initial)

@@ -130,7 +130,7 @@ class TsvFormat(TextFormat):
 
 
 class JsonFormat(TextFormat):
-    """Other fields of an object are passed on."""
+    """Other fields of an object are passed on, but for results of a run before."""
 
     def __init__(self, served: ServedModel, request: GenerateRequest, field: str) -> None:
         super().__init__(served, request, as_json=True)
@@ -144,7 +144,7 @@ class JsonFormat(TextFormat):
 
         def finish(outcomes: Sequence[Outcome]) -> bytes:
             content = output_content(self._served, only(outcomes), self._request.logprobs)
-            return encode({**found, **content}) + b"\n"
+            return encode({**_without_results(found), **content}) + b"\n"
 
         return [plan_text(self._request, self._served, text, place)], finish
 
@@ -153,7 +153,11 @@ class JsonFormat(TextFormat):
             found = read_object(raw)
         except InvalidFieldError:
             found = {}
-        return encode({**found, "error": described(error)}) + b"\n"
+        return encode({**_without_results(found), "error": described(error)}) + b"\n"
+
+
+def _without_results(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in ("hypotheses", "error")}
 
 
 def only(outcomes: Sequence[Outcome]) -> Generated:

@@ -52,13 +52,16 @@ def answered_table(records: Sequence[Answered]) -> Any:
 
 class ParquetSource:
     def __init__(self, path: Path, field: str) -> None:
-        self._file = pyarrow.parquet.ParquetFile(path)
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowInvalid as error:
+            raise ParquetUsageError(f"{path} is no Parquet file: {error}; --format names another format.") from None
         schema = self._file.schema_arrow
         self.total: int = self._file.metadata.num_rows
         taken = [name for name in ADDED if name in schema.names]
         if taken:
             raise ParquetUsageError(f"{path} has a column {taken[0]!r}, which the output adds; rename it.")
-        if field not in schema.names or not pyarrow.types.is_string(schema.field(field).type):
+        if field not in schema.names or not _is_text(schema.field(field).type):
             raise ParquetUsageError(f"{path} has no column {field!r} of texts; --field names another one.")
 
     def read(self, position: int) -> Iterator[tuple[Row, int]]:
@@ -77,6 +80,14 @@ class ParquetSource:
                 return list(range(group, count)), position
             position -= rows
         return [], 0
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a column's type is one of Arrow's for texts, as such or by the numbers of a dictionary."""
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 class ParquetWriter:

@@ -66,8 +66,13 @@ class Output:
     def __init__(self, directory: Path, suffix: str) -> None:
         self.directory, self._suffix = directory, suffix
         self.shards: list[Shard] = []
-        directory.mkdir(parents=True, exist_ok=True)
-        self._lock = (directory / ".lock").open("w")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = (directory / ".lock").open("w")
+        except FileExistsError:
+            raise OutputError(f"--output {directory} is a file; name an empty directory.") from None
+        except OSError as error:
+            raise OutputError(f"--output {directory} cannot be written: {error.strerror}.") from None
         try:
             if fcntl is not None:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

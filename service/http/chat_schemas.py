@@ -96,7 +96,7 @@ class ChatRequest(RequestModel):
     stream: bool | None = STREAM
     stream_options: StreamOptions | None = STREAM_OPTIONS
     user: str | None = USER
-    response_format: dict[str, str] | None = option(
+    response_format: dict[str, Any] | None = option(
         None, 'null or {"type": "text"}', 'null or {"type": "text"}: JSON is not offered here'
     )
     tools: list[Any] | None = option(
@@ -106,7 +106,7 @@ class ChatRequest(RequestModel):
     stop: list[str] | None = STOP
     presence_penalty: float | None = PRESENCE_PENALTY
     frequency_penalty: float | None = FREQUENCY_PENALTY
-    logit_bias: dict[str, float] | None = LOGIT_BIAS
+    logit_bias: dict[str, Any] | None = LOGIT_BIAS
 
 
 class ChatAnswer(ResponseModel):

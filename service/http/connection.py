@@ -1,5 +1,8 @@
 """A connection: uvicorn's protocol on httptools, with bounds on headers, trailers, time and number of connections.
 
+A client may offer to go on in another protocol (Java's and curl's do, `Upgrade: h2c`). The offer is declined by not
+answering it, as HTTP lets a server do, and the request is read as any other.
+
 It overrides parts of uvicorn that are not public, so uvicorn's minor version is capped in pyproject.toml.
 """
 
@@ -8,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 LARGEST_HEADERS = 256 * 2**10  # bytes that the parser takes; the application refuses less than that, with a sentence
 REFUSAL_SECONDS = 1.0  # a connection over the bound is kept, so that its client gets to see the answer
+OFFERS = (b"upgrade", b"http2-settings")  # headers, and members of Connection, that offer another protocol
 WARNING_SECONDS = 10.0  # between two lines in the log of refused connections
 
 log = logging.getLogger("attendant")
@@ -46,6 +52,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._data = b""  # that is being parsed
+        self._again = b""  # a request and what follows it, to be parsed once more
         self._in_headers = self._in_body = False
         self._body_arrived = False  # in the data that is being parsed
         self._header_bytes = 0  # of headers or trailers that are not complete
@@ -83,8 +91,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        self._body_arrived = False
-        super().data_received(data)
+        self._body_arrived, self._again = False, data
+        while self._again:
+            self._data, self._again = self._again, b""
+            super().data_received(self._data)
         if self.transport.is_closing():
             return
         trailers = self._in_body and not self._body_arrived  # or the frames of chunks, which are short
@@ -103,6 +113,8 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():  # read again without the offer
+            return
         self._in_headers, self._in_body = False, True
         self._stop_header_timer()
         super().on_headers_complete()
@@ -112,12 +124,34 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._in_body = False
         super().on_message_complete()
 
+    def _should_upgrade(self) -> bool:
+        return False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Called for a request with an offer, after whose headers the parser has stopped: it is read again without."""
+        stopped = sys.exception()
+        assert isinstance(stopped, httptools.HttpParserUpgrade)
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":
+            self.send_400_response("CONNECT is for proxies.")
+            return
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version), *_without_offers(self.headers), b"", b""]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        self._again = b"\r\n".join(lines) + self._data[stopped.args[0] :]
+
+    def send_400_response(self, msg: str) -> None:
+        self._answer(400, "invalid_http", f"{msg.removesuffix('.')}; send a request of HTTP/1.1.")
+
     def on_response_complete(self) -> None:
+        answered = self._running  # before the next one, which may be pipelined, takes its place
         super().on_response_complete()
-        if self._in_body and not self.pipeline:  # the rest of a refused body is not waited for
+        if self._in_body and self.cycle is answered:  # the rest of a refused body is not waited for
             self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -171,6 +205,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._running is None or self._running.response_complete or not self._running.response_started:
             self.transport.write(_response(status, kind, message))
         self.transport.close()
+
+
+def _without_offers(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
+    """The lines of a head, less what offers another protocol."""
+    lines = []
+    for name, value in headers:
+        if name == b"connection":
+            members = [member.strip() for member in value.split(b",")]
+            value = b", ".join(member for member in members if member.lower() not in OFFERS)
+        if name not in OFFERS and (value or name != b"connection"):
+            lines.append(name + b": " + value)
+    return lines
 
 
 def _response(status: int, kind: str, message: str) -> bytes:

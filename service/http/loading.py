@@ -212,6 +212,8 @@ def sentence_of(error: Exception) -> str:
     """Why a bundle is refused; what is no refusal is for the log alone."""
     if isinstance(error, BundleError | StartError):
         return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"it cannot be read: {error.strerror}."
     log.error("loading failed", exc_info=error)
     return "something went wrong in the service; its log tells more."
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import CancelledError, NotReadyError, QueueFullError, ServiceError, UnauthorizedError
+from service.errors import (
+    CancelledError,
+    NotFoundError,
+    NotReadyError,
+    QueueFullError,
+    ServiceError,
+    UnauthorizedError,
+)
 from service.http import page
 from service.http.body import Body
 from service.http.errors import BodyTimeoutError, ForbiddenError, HeadersTooLargeError, MethodNotAllowedError
@@ -21,6 +29,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 
 LARGEST_HEADERS = 64 * 2**10  # bytes, the path included
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 CLIENT_GONE = 499  # in the log only: there was nobody to answer
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -59,6 +68,7 @@ class Middleware:
         self._traffic.active += 1
         try:
             _check_headers(scope)
+            _check_path(record.path)
             self._keys.check(record.method, record.path, record.headers.get(b"authorization", b""))
             await body.read()
             await self._app(_with_json_body(scope), body, send)
@@ -112,6 +122,12 @@ def _check_headers(scope: Scope) -> None:
     size = sum(len(name) + len(value) for name, value in scope["headers"])
     if size + len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LARGEST_HEADERS:
         raise HeadersTooLargeError(f"The headers are too large: at most {LARGEST_HEADERS} bytes are taken.")
+
+
+def _check_path(path: str) -> None:
+    """Refuse a path with a control character: routes match one with a line feed at its end, and `Keys` would not."""
+    if CONTROL.search(path):
+        raise NotFoundError(f"There is nothing at {path[:100]!a}; /docs lists what there is.")
 
 
 def _with_json_body(scope: Scope) -> Scope:

@@ -45,7 +45,12 @@ ERRORS = {
     503: "Not ready, stopping, or the model cannot be loaded.",
     504: "The deadline passed before anything could be answered.",
 }
-STREAMED = "JSON: of a `token` a TokenEvent, of `done` the whole answer, of `error` an ErrorResponse"
+STREAMED = "JSON: of a `token` a TokenEvent, of `done` a GenerateResponse, of `error` an ErrorResponse"
+EVENTS = {
+    "token": schemas.TokenEvent.model_json_schema(),
+    "done": {"$ref": "#/components/schemas/GenerateResponse"},
+    "error": {"$ref": "#/components/schemas/ErrorResponse"},
+}
 
 
 def errors(*statuses: int) -> Responses:
@@ -65,7 +70,7 @@ probes = APIRouter()  # want no key
     response_model=schemas.GenerateResponse,
     responses={
         **POST_ERRORS,
-        200: stream_declaration(STREAMED, "token", "done", "error"),
+        200: stream_declaration(STREAMED, **EVENTS),
     },
 )
 async def generate(request: schemas.GenerateRequest, context: Context) -> Response:

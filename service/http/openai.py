@@ -67,7 +67,6 @@ async def get_model(
     name: Annotated[str, Path(description="the model's name", min_length=1)], context: Context
 ) -> ModelResponse:
     """The model of this name."""
-    context.record.endpoint = MODELS
     return model_response(context.models, context.models.find(name))
 
 

@@ -136,7 +136,7 @@ class CompletionRequest(RequestModel):
     stop: list[str] | None = STOP
     presence_penalty: float | None = PRESENCE_PENALTY
     frequency_penalty: float | None = FREQUENCY_PENALTY
-    logit_bias: dict[str, float] | None = LOGIT_BIAS
+    logit_bias: dict[str, Any] | None = LOGIT_BIAS
 
 
 class CompletionLogprobs(ResponseModel):

@@ -17,6 +17,7 @@ from service.metrics import ENDPOINTS, NO_MODEL, OUTCOMES
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 ID_BITS = 96
 _random = random.Random()  # of ids: asking the system for each would give the interpreter to another thread
+MODEL_PATH, INFER_PATH = re.compile("/v1/models/"), re.compile("/v2/models/[^/]+/infer")
 TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
@@ -25,7 +26,7 @@ class Record:
         self.arrival = time.monotonic()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.endpoint = self.path if self.path in ENDPOINTS else "other"
+        self.endpoint = endpoint_of(self.path)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.id = given.decode() if SANE_ID.fullmatch(given) else f"{_random.getrandbits(ID_BITS):024x}"
@@ -50,6 +51,15 @@ class Record:
         """Count it as this error; a type that the metrics do not know counts as its parent's."""
         types = [getattr(kind, "type", "") for kind in type(error).__mro__]
         self.outcome = next(name for name in types if name in OUTCOMES)
+
+
+def endpoint_of(path: str) -> str:
+    """The label of a path in the metrics: without the model's name, and `other` for all that have none."""
+    if MODEL_PATH.match(path):
+        return "/v1/models"
+    if INFER_PATH.fullmatch(path):
+        return "/v2/models/{name}/infer"
+    return path if path in ENDPOINTS else "other"
 
 
 def record_of(scope: Scope) -> Record:

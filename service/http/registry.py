@@ -196,7 +196,7 @@ class Models:
             raise
         except Exception as error:
             self._metrics.model(old).reloaded("refused")
-            if field == "bundle" and not hasattr(error, "exit_code"):
+            if field == "bundle" and not hasattr(error, "exit_code") and not isinstance(error, OSError):
                 raise
             sentence = sentence_of(error)
             log.error("reload refused, %s still serves: %s", old, sentence)

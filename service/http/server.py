@@ -168,6 +168,8 @@ def bind(host: str, port: int) -> socket.socket:
         listening.bind(address)
         listening.listen(BACKLOG)
         return listening
+    except UnicodeError:
+        raise StartError(f"cannot listen on {host!r}: it is no name of a host; see --host.") from None
     except OSError as error:
         if listening is not None:
             listening.close()

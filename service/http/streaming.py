@@ -20,11 +20,13 @@ HEADERS = [
 ]
 
 
-def stream_declaration(about: str, *names: str) -> dict[str, Any]:
-    """What OpenAPI says of a response in events: the schema of each."""
-    properties: dict[str, Any] = {"data": {"type": "string", "description": about}}
-    if names:
-        properties["event"] = {"type": "string", "enum": list(names)}
+def stream_declaration(about: str, **events: Json) -> Json:
+    """What OpenAPI says of a response in events: their names, and the schemas of their data, JSON in a string."""
+    properties: Json = {"data": {"type": "string", "description": about}}
+    if events:
+        content = {"contentMediaType": "application/json", "contentSchema": {"anyOf": list(events.values())}}
+        properties["data"] |= content
+        properties["event"] = {"type": "string", "enum": list(events)}
     return {"content": {EVENT_STREAM: {"schema": {"type": "object", "required": ["data"], "properties": properties}}}}
 
 

@@ -20,7 +20,7 @@ from service.http.native import ERRORS, Responses
 from service.http.planning import deadline, plan_generate
 from service.http.responses import Json, encode
 from service.http.route import body_model, parse_body
-from service.http.schemas import GenerateRequest
+from service.http.schemas import LONGEST_TIMEOUT_MS, GenerateRequest
 from service.http.submission import run_tasks
 from service.http.tensors import read_texts, tensor
 from service.http.v2_schemas import (
@@ -39,6 +39,7 @@ from service.http.validation import validate
 PREFIX = "/v2"
 MODEL = PREFIX + "/models/{name}"
 INFER = MODEL + "/infer"
+LONGEST_TIMEOUT = 1000 * LONGEST_TIMEOUT_MS  # microseconds
 JSON_LENGTH = "inference-header-content-length"  # bytes of JSON, where binary tensors follow it
 OUTPUTS = {"text_output": "BYTES", "score": "FP32", "finish_reason": "BYTES"}
 OPTIONS = tuple(
@@ -90,7 +91,6 @@ infer_router = APIRouter(route_class=InferRoute)
 )
 async def infer(name: str, request: InferRequest, context: Context) -> Response:
     """Decode the texts of a BYTES tensor; parameters are the options of POST /v1/generate."""
-    context.record.endpoint = INFER
     wanted, asked = _outputs(request), generate_request(request)
     until = deadline(asked.timeout_ms, context.record.arrival, context.settings)
     served, tasks = await context.plan(
@@ -166,8 +166,10 @@ def generate_request(request: InferRequest) -> GenerateRequest:
     given.pop("binary_data_output", None)
     if "timeout" in given:
         microseconds = given.pop("timeout")
-        if type(microseconds) is not int or microseconds < 1:
-            raise InvalidFieldError("timeout takes a whole number of microseconds from 1.", "parameters")
+        if type(microseconds) is not int or not 1 <= microseconds <= LONGEST_TIMEOUT:
+            raise InvalidFieldError(
+                f"timeout takes a whole number of microseconds from 1 to {LONGEST_TIMEOUT}.", "parameters"
+            )
         given.setdefault("timeout_ms", math.ceil(microseconds / 1000))
     return validate(GenerateRequest, {"inputs": read_texts(request.inputs[0], request._binary), **given})
 

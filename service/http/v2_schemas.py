@@ -35,7 +35,7 @@ class InferOutput(RequestModel):
 
 
 class InferRequest(RequestModel):
-    id: str | None = option(None, "told again in the answer", "a text, or null")
+    id: str | None = option(None, "repeated in the answer", "a text, or null")
     parameters: dict[str, Any] | None = option(
         None,
         "options of POST /v1/generate by their names; timeout, in microseconds; binary_data_output, for all outputs",
@@ -45,7 +45,11 @@ class InferRequest(RequestModel):
         ..., "the one tensor with the texts", "a list of one tensor", min_length=1, max_length=1
     )
     outputs: list[InferOutput] | None = option(
-        None, "the tensors to answer; null: all of them", "a list of tensors, or null"
+        None,
+        "the tensors to answer; null: all of them",
+        "a list of up to 3 tensors, or null",
+        max_length=3,
+        fail_fast=True,
     )
     _binary: bytes = PrivateAttr(b"")  # what followed the JSON
 

@@ -1,6 +1,6 @@
-"""A turn of the engine in numbers: how long a lane's thread spends in the graphs, and in what is around them.
+"""An iteration of the engine in numbers: how long a lane's thread spends in the graphs, and in what is around them.
 
-    python -m bench.turn [--json FILE]
+    python -m bench.iteration [--json FILE]
 
 The embedded model and the random base model in int8, with all work queued at once. For each part: seconds of wall time
 in all lanes, as a share of all, per step; and of the parts in Python what of it was waiting (for the interpreter's
@@ -40,7 +40,7 @@ PARTS: tuple[tuple[str, type, str], ...] = (
     ("adding rows", Rows, "add"),
     ("search", Lane, "_advance"),
     ("moving rows", Rows, "reorder"),
-    ("telling answers", Job, "complete"),
+    ("emitting results", Job, "complete"),
     ("admitting and releasing", Scheduler, "admit"),
     ("admitting and releasing", Scheduler, "release"),
     ("the rest of an iteration", Lane, "iteration"),
@@ -120,11 +120,11 @@ def parts_of(clock: Clock) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Where the time of a turn of the engine goes.")
+    parser = argparse.ArgumentParser(description="Where the time of an iteration of the engine goes.")
     parser.add_argument("--data", type=Path, default=ROOT / "runs" / "data" / "test.tsv", help="TSV of sources")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=("embedded", "base"))
-    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "turn.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_HERE / "iteration.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if options.only != "base":
@@ -138,7 +138,7 @@ def main() -> None:
             (f"base, {name}, beam {beam}", sources(count, 20, BASE.vocabulary), beam, 24) for name, count, beam in cases
         ]
         rows += run(prepare(BASE).bundle, made, options.repeats)
-    write_record(options.out, "bench.turn", rows)
+    write_record(options.out, "bench.iteration", rows)
 
 
 def run(bundle: Path, cases: list[tuple[str, list[Any], int, int | None]], repeats: int) -> list[dict[str, Any]]:
