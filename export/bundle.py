@@ -177,6 +177,8 @@ def write_bundle(
     """
     if directory.exists() and not force:
         raise BundleError(f"{directory} is there already; --force replaces it.")
+    if directory.exists() and not (directory / MANIFEST).is_file() and not _is_empty(directory):
+        raise BundleError(f"{directory} is no bundle, and --force replaces bundles only; name another directory.")
     beside, old = directory.with_name(f".{directory.name}.partial"), directory.with_name(f".{directory.name}.old")
     for leftover in (beside, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -193,6 +195,10 @@ def write_bundle(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def stored_weights(graph: Path) -> dict[str, onnx_file.Stored]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ def evaluate(parser: ArgumentParser, arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     if options.beam_size < 1:
         raise EvaluateUsageError(f"--beam-size takes a whole number from 1, not {options.beam_size}.")
+    if not math.isfinite(options.length_penalty):
+        raise EvaluateUsageError(f"--length-penalty takes a number, not {options.length_penalty}.")
     options.threads = asked_for(options.threads)
 
     from model.evaluate import check_pattern, errors_table, table

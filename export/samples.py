@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,9 +68,11 @@ def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[Ids, Ids]]
 
 
 def _choose_calibration(pairs: list[tuple[str, str]], trained: TrainedModel) -> tuple[list[tuple[Ids, Ids]], set[str]]:
-    """Evenly spaced pairs as ids, and their sources; at least half of the distinct sources are left."""
-    most_targets = max(Counter(source for source, _ in pairs).values(), default=1)
-    chosen = pairs[:: max(2 * most_targets, len(pairs) // CALIBRATION_PAIRS)][:CALIBRATION_PAIRS]
+    """Evenly spaced sources, each with its first target, as ids; and these sources: at most half of all."""
+    first = dict(reversed(pairs))
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    spaced = sources[:: max(2, len(sources) // CALIBRATION_PAIRS)][:CALIBRATION_PAIRS]
+    chosen = [(source, first[source]) for source in spaced]
     encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
     limit = trained.config.max_length
     fitting = [(source, target) for source, target in encoded if max(len(source), len(target)) < limit]

@@ -51,7 +51,7 @@ class TrainedModel:
     start: list[int] = field(default_factory=list)  # tokens that every target starts with, of an imported model
 
 
-def load_trained(run: Path, device: str = "cpu") -> TrainedModel:
+def load_trained(run: Path) -> TrainedModel:
     """The released weights of a run, else its best, else its last; in eval mode."""
     kept = read_config(run)
     config = options.model_from_json(kept["model"], run / CONFIG)
@@ -59,7 +59,7 @@ def load_trained(run: Path, device: str = "cpu") -> TrainedModel:
     load_weights(model, find_weights(run))
     return TrainedModel(
         config,
-        model.to(device).eval(),
+        model.eval(),
         load_tokenizer(run / SOURCE_TOKENIZER),
         load_tokenizer(run / TARGET_TOKENIZER),
         kept.get("generation", {}).get("target_prefix", []),
@@ -76,7 +76,8 @@ def release(run: Path, out: Path, step: int | None = None) -> None:
     def fill(directory: Path) -> None:
         save_weights(half, directory / MODEL)
         for name in (CONFIG, SOURCE_TOKENIZER, TARGET_TOKENIZER, HISTORY, SAMPLES):
-            shutil.copyfile(run / name, directory / name)
+            if (run / name).exists():  # an imported model has no history, and perhaps no samples
+                shutil.copyfile(run / name, directory / name)
 
     write_directory(out, fill)
 
@@ -93,11 +94,14 @@ def find_weights(run: Path) -> Path:
 def read_config(run: Path) -> dict[str, Any]:
     path = run / CONFIG
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is not there; name the directory that `attendant train --out` wrote.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+        raise UserError(f"{path} is not of a run of ours; a model from elsewhere is taken in by `attendant import`.")
+    return found
 
 
 def load_weights(model: Transformer, path: Path) -> None:

@@ -71,11 +71,12 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     result = run_training(dataclasses.replace(plan, threads=number))
     if os.environ.get("RANK", "0") != "0":  # under torchrun, one process speaks
         return
+    bundle = result.run.with_name(f"{result.run.name}-bundle") if result.run.name else "bundle"  # the run may be `.`
     unit = "nats per token" if plan.train.select == "loss" else "% of sequences wrong"
     print(
         f"{result.run}: {result.step:,} steps in {duration(result.seconds)}; best at step {result.best_step:,}: "
         f"validation {plan.train.select} {result.best_value:.4g} {unit}\n"
-        f"next: attendant export {result.run} --out {result.run.with_name(f'{result.run.name}-bundle')}"
+        f"next: attendant export {result.run} --out {bundle}"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 import typing
 from dataclasses import dataclass
@@ -138,8 +139,8 @@ class TrainConfig:
             if not 0 <= getattr(self, name) < 1:
                 found.append(f"{name} must be in [0, 1), not {getattr(self, name)}")
         for name in ("epsilon", "weight_decay", "clip", "patience", "seed", "validate_sources"):
-            if getattr(self, name) < 0:
-                found.append(f"{name} must not be negative, not {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                found.append(f"{name} must be a number from 0, not {getattr(self, name)}")
         for name in ("decay", "teacher_weight"):
             if not 0 <= getattr(self, name) <= 1:
                 found.append(f"{name} must be in [0, 1], not {getattr(self, name)}")

@@ -8,7 +8,7 @@ a held-out file is ever among them.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model import checkpoint, recipe
+from model import checkpoint, normalize, recipe
 from model.checkpoint import TrainedModel
 from model.data import Batch, EncodedCorpus, numbered_batches
 from model.decode import decode_all
@@ -52,8 +52,7 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
         raise ConfigError(
             "--words needs --held-out: the validation and test files, whose sources must not be labelled."
         )
-    for path in plan.words:
-        _lines(path)
+    _check_inputs(plan)
     described = describe(plan)
     if plan.out.exists():
         return _check_same(plan.out, described)
@@ -80,6 +79,18 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
     return described
 
 
+def _check_inputs(plan: DistillPlan) -> None:
+    """Refuse what cannot be read, before any work is done."""
+    for path in (plan.data, *plan.held_out):
+        if not path.is_file():
+            raise UserError(f"{path} is not there; name a file with lines of source<TAB>target.")
+    for path in plan.words:
+        _lines(path)
+    for run in plan.teachers:
+        if "imported" in checkpoint.read_config(run):
+            raise UserError(f"{run} was imported; teachers are models that attendant train made.")
+
+
 def load_teachers(runs: list[Path]) -> list[TrainedModel]:
     """The teachers, which must have the same tokens under the same ids."""
     trained = [checkpoint.load_trained(run) for run in runs]
@@ -93,10 +104,18 @@ def load_teachers(runs: list[Path]) -> list[TrainedModel]:
 def unlabelled_words(
     plan: DistillPlan, known: set[str], trained: TrainedModel, limit: int
 ) -> tuple[list[str], dict[str, int]]:
-    """The words of the files that are in no corpus and that the model can read; how many of the others there were."""
-    held_out = {source for tsv in plan.held_out for source, _ in read_pairs(tsv)}
-    words = list(dict.fromkeys(line.strip() for path in plan.words for line in _lines(path) if line.strip()))
-    unheard = [word for word in words if word not in known and word not in held_out]
+    """The words of the files that are in no corpus and that the model can read; how many of the others there were.
+
+    Words are compared as the teachers read them: normalized.
+    """
+    names = tuple(checkpoint.read_config(plan.teachers[0]).get("normalize", ()))
+    normalized: Callable[[str], str] = normalize.build(names).normalize_str if names else str
+    known = {normalized(source) for source in known}
+    held_out = {normalized(source) for tsv in plan.held_out for source, _ in read_pairs(tsv)}
+    lines = [line.strip() for path in plan.words for line in _lines(path) if line.strip()]
+    words = {normalized(line): line for line in reversed(lines)}  # the first of those that are the same
+    words = dict(reversed(words.items()))
+    unheard = [line for word, line in words.items() if word not in known and word not in held_out]
     readable = [word for word in unheard if UNK not in (ids := trained.source.encode(word)) and len(ids) < limit]
     return readable, {
         "words": len(words),
@@ -190,11 +209,15 @@ def _describe_teacher(run: Path) -> dict[str, Any]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} cannot be read: {error}; --words takes text files with a source on each line."
         ) from None
+    for number, line in enumerate(lines, start=1):
+        if "\t" in line.strip():
+            raise UserError(f"{path}, line {number}, has a tab; --words takes text files with a source on each line.")
+    return lines
 
 
 def _check_same(out: Path, described: dict[str, Any]) -> dict[str, Any]:

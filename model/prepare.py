@@ -21,6 +21,7 @@ from model.pairs import read_pairs
 from model.tokenizer import Tokenizer
 from model.unknown import warnings_for
 
+DATA = "data"  # the directory of the encoded corpus, in the run's
 SAMPLES = 2000  # pairs of the validation file that stay with the run
 
 
@@ -57,6 +58,7 @@ def prepare(plan: Plan) -> None:
     if written.exists():
         _check_same_run(plan)
         return
+    _refuse_to_replace(plan)
     if plan.valid is None:
         _split(plan)
     held_out = sum(1 for _ in read_pairs(plan.valid_file))
@@ -82,7 +84,7 @@ def prepare(plan: Plan) -> None:
             if dropped:
                 print(f"{tsv}: left out {dropped} pairs of {model.max_length} tokens or more (--set max_length=).")
 
-    checkpoint.write_directory(plan.out / "data", encode)
+    checkpoint.write_directory(plan.out / DATA, encode)
     if plan.valid is None:
         pairs["train"] |= {"file": plan.data.name, "sha256": file_digest(plan.data)}
         pairs["valid"]["split"] = True
@@ -99,6 +101,20 @@ def prepare(plan: Plan) -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     checkpoint.write_json(described, written)
+
+
+def _refuse_to_replace(plan: Plan) -> None:
+    """Refuse an --out whose data or split is no run's: preparing a run would replace the directory with its own."""
+    for name, ours in ((DATA, ("*.index", "*.tokens")), (split.DIRECTORY, (split.TRAIN, split.VALID))):
+        directory = plan.out / name
+        held = sorted(directory.iterdir()) if directory.is_dir() else []
+        given = [tsv.resolve() for tsv in (plan.data, plan.valid) if tsv]
+        others = [path for path in held if path.resolve() in given or not any(path.match(own) for own in ours)]
+        if others:
+            raise UserError(
+                f"{directory} has {others[0].name}, and a run in {plan.out} would replace that directory; "
+                "name another --out."
+            )
 
 
 def _split(plan: Plan) -> None:

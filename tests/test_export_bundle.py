@@ -184,6 +184,18 @@ def corrupt(data: bytes, rng: random.Random) -> bytes:
     return data[:at] + data[at + rng.randint(1, 16) :]
 
 
+@pytest.mark.parametrize("kind", ["run", "file"])
+def test_force_replaces_nothing_but_a_bundle(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    if kind == "run":
+        place.mkdir()
+    kept = place / "config.json" if kind == "run" else place
+    kept.write_text("{}", encoding="utf-8")
+    with pytest.raises(BundleError, match="place is no bundle, and --force replaces bundles only"):
+        write_bundle(place, fill, force=True)
+    assert kept.read_text(encoding="utf-8") == "{}"
+
+
 def test_an_existing_bundle_is_replaced_only_by_force_and_only_by_a_whole_one(copy: Path) -> None:
     before = (copy / "manifest.json").read_bytes()
     with pytest.raises(BundleError, match="is there already; --force replaces it"):

@@ -210,6 +210,8 @@ def test_bad_usage_is_exit_2(tmp_path: Path) -> None:
     with pytest.raises(EvaluateUsageError, match="--beam-size takes a whole number from 1, not 0") as caught:
         evaluated(tmp_path, "--data", "x", "--beam-size", "0")
     assert caught.value.exit_code == 2
+    with pytest.raises(EvaluateUsageError, match="--length-penalty takes a number, not nan"):
+        evaluated(tmp_path, "--data", "x", "--length-penalty", "nan")
     with pytest.raises(UsageError, match="required: RUN_OR_BUNDLE, --data"):
         evaluated()
 

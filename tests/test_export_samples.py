@@ -36,6 +36,13 @@ def test_a_run_of_many_samples_has_500_of_them_calibrate_and_1000_held_out(tmp_p
     assert len(found.texts) == 1000
 
 
+def test_one_source_with_many_targets_leaves_as_many_sources_to_calibrate_with(tmp_path: Path) -> None:
+    many = [(WORDS[0], " ".join("A" * i)) for i in range(1, 10)]
+    plain, skewed = (samples_of(tmp_path / name, [*pairs, *((word, "A") for word in WORDS[1:])])
+                     for name, pairs in (("plain", many[:1]), ("skewed", many)))  # fmt: skip
+    assert plain.calibration == skewed.calibration
+
+
 def test_samples_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     pairs = [("a" * 12, "A"), ("abc", "A"), ("fgk", "B"), ("b" * 30, "A")]
     found = samples_of(tmp_path / "run", [*pairs, ("abf", "A " * 30)])

@@ -90,6 +90,18 @@ def test_what_does_not_fit_is_said_at_once(converted: Path, tmp_path: Path) -> N
         assert part in str(refused.value)
 
 
+def test_a_vocabulary_of_many_languages_is_refused(converted: Path, tmp_path: Path) -> None:
+    for file in (converted / "f32").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (vocabulary,) = tmp_path.glob("shared_vocabulary.json")
+    tokens = json.loads(vocabulary.read_text())
+    codes = [f"{a}{b}c_Latn" for a in "abcd" for b in "efg"]
+    tokens[-len(codes) :] = codes
+    vocabulary.write_text(json.dumps(tokens))
+    with pytest.raises(ImportRefusedError, match="its vocabulary has 12 languages"):
+        importer.read(tmp_path)
+
+
 def test_other_specs_are_refused_by_name(tmp_path: Path) -> None:
     spec = ctranslate2.specs.WhisperSpec(1, 2, 1, 2)
     (tmp_path / "shared_vocabulary.json").write_text('["a"]')

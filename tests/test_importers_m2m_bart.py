@@ -287,6 +287,20 @@ def test_mbart_50_tokens_and_log_probabilities_are_those_of_transformers(tmp_pat
     compare(imported, oracle, ids, encode, [2, ids["ro_RO"]])
 
 
+@pytest.mark.parametrize("where", ["config.json", "nowhere"])
+def test_mbart_50_is_known_where_tokenizer_config_does_not_name_it(where: str, tmp_path: Path) -> None:
+    make_mbart(tmp_path, "MBart50Tokenizer")
+    known = bart.read(tmp_path, source_language="en_XX", target_language="ro_RO")
+    for file, change in (("tokenizer_config.json", None), ("config.json", "MBart50Tokenizer")):
+        values = json.loads((tmp_path / file).read_text())
+        values.pop("tokenizer_class", None)
+        values |= {"tokenizer_class": change} if change and where == file else {}
+        (tmp_path / file).write_text(json.dumps(values))
+    found = bart.read(tmp_path, source_language="en_XX", target_language="ro_RO")
+    assert found.source.to_str() == known.source.to_str()
+    assert found.generation == known.generation
+
+
 def test_mbart_25_has_the_language_after_the_source_and_starts_with_the_targets(tmp_path: Path) -> None:
     oracle, ids = make_mbart(tmp_path, "MBartTokenizer")
     imported = bart.read(tmp_path, source_language="en_XX", target_language="ro_RO")

@@ -116,10 +116,12 @@ def test_all_that_does_not_fit_is_said_at_once(tmp_path: Path) -> None:
     del state["transformer.decoder.layers.0.norm2.bias"]
     state["extra"] = torch.full((2,), float("nan"))
     state["generator.bias"][0] = float("nan")
+    state["positions"][0, 1] = float("nan")
     torch.save(state, tmp_path / "model.pt")
     with pytest.raises(ImportRefusedError) as refused:
         importer.read(tmp_path / "model.pt", map=tmp_path / "map.json")
     for part in (
+        "positions holds infinities",
         "tanh",
         "unk is 99",
         "norm2.bias is missing",
@@ -128,6 +130,14 @@ def test_all_that_does_not_fit_is_said_at_once(tmp_path: Path) -> None:
         "generator.bias holds infinities",
     ):
         assert part in str(refused.value)
+
+
+@pytest.mark.parametrize("held", [[1, 2], {"state_dict": [1, 2]}])
+def test_a_file_without_a_table_of_weights_is_refused(held: Any, tmp_path: Path) -> None:
+    make_files(tmp_path)
+    torch.save(held, tmp_path / "model.pt")
+    with pytest.raises(ImportRefusedError, match="it holds no table of weights"):
+        importer.read(tmp_path / "model.pt", map=tmp_path / "map.json")
 
 
 class Harmful:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import checkpoint
+from model import checkpoint, tokenizer
 from model.config import CHOICES, TrainConfig
 from model.errors import UserError
 from model.optim import make_optimizer
@@ -106,3 +106,17 @@ def test_half_precision_on_disk_loads_as_single(tmp_path: Path) -> None:
     for name, weight in checkpoint.weights_of(restored).items():
         assert weight.dtype == torch.float32
         assert torch.equal(weight, checkpoint.weights_of(model)[name].half().float())
+
+
+@pytest.mark.parametrize("content", ['{"model_type": "marian"}', "[1]", '{"model": 3}'])
+def test_a_config_of_another_library_is_told_from_ours(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="is not of a run of ours; a model from elsewhere is taken in by"):
+        checkpoint.load_trained(tmp_path)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "source.tokenizer.json").write_text("{", encoding="utf-8")
+    for name in ("source", "none"):
+        with pytest.raises(UserError, match=f"{name}.tokenizer.json cannot be read as a tokenizer"):
+            tokenizer.load(tmp_path / f"{name}.tokenizer.json")

@@ -84,6 +84,30 @@ def test_the_pairs_are_the_true_ones_and_labelled_words_that_are_in_no_part(corp
     assert (counts["words_with_targets"], counts["words_held_out"], counts["words_unreadable"]) == (1, 2, 2)
 
 
+def test_a_held_out_word_is_known_again_as_the_teachers_read_it(corpus: Path, tmp_path: Path) -> None:
+    command = ["train", "--preset=tiny", "--normalize=lower,strip", "--target-tokenizer=words", "--set=steps=2"]
+    files = ["--data", str(corpus / "data" / "train.tsv"), "--valid", str(corpus / "data" / "valid.tsv")]
+    assert attendant.main([*command, *files, "--out", str(tmp_path / "teacher")]) == 0
+    (tmp_path / "held.tsv").write_text("".join(f"{line.upper()}\n" for line in LINES[150:]), encoding="utf-8")
+    (tmp_path / "words.txt").write_text(f"{WORDS[160]}\nAFAFK\nafafk\n {WORDS[0].upper()}\n", encoding="utf-8")
+    changes = {
+        "teachers": [tmp_path / "teacher"],
+        "words": [tmp_path / "words.txt"],
+        "held_out": [tmp_path / "held.tsv"],
+    }
+    counts = distill(plan_for(corpus, tmp_path / "distilled", **changes))["counts"]
+    assert counts["words"] == 3  # afafk is there twice
+    assert (counts["words_with_targets"], counts["words_held_out"]) == (1, 1)
+
+
+def test_files_that_are_none_are_said_before_any_work(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nosuch is not there"):
+        distill(plan_for(corpus, tmp_path / "distilled", data=tmp_path / "nosuch"))
+    (tmp_path / "counted.txt").write_text("afafk\t17\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"counted\.txt, line 1, has a tab"):
+        distill(plan_for(corpus, tmp_path / "distilled", words=[tmp_path / "counted.txt"]))
+
+
 def test_words_are_not_labelled_without_knowing_what_is_held_out(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--words needs --held-out"):
         distill(plan_for(corpus, tmp_path / "distilled", held_out=[]))

@@ -95,5 +95,7 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(kind: str) -> 
 
 
 def test_a_bpe_vocabulary_too_small_for_all_bytes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not 999999999999999999"):
+        check_kind("bpe:999999999999999999", "--tokenizer")
     with pytest.raises(ConfigError, match="from 260"):
         check_kind("bpe:100", "--tokenizer")

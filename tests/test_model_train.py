@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,16 @@ def test_a_run_killed_again_and_again_ends_with_the_weights_of_one_left_alone(ts
     ]
     steps = [entry["step"] for entry in read_history(killed / "history.jsonl") if entry["kind"] == "train"]
     assert steps == list(range(2, 61, 2))
+
+
+@pytest.mark.parametrize("name", ["data", "split"])
+def test_a_directory_that_a_run_would_replace_is_left_alone(name: str, tsv: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "runs" / name / "train.tsv"
+    corpus.parent.mkdir(parents=True)
+    corpus.write_bytes(tsv.read_bytes())
+    with pytest.raises(UserError, match=f"runs/{name} has train.tsv, .* name another --out"):
+        train(replace(plan_for(corpus, tmp_path / "runs"), valid=None))
+    assert corpus.read_bytes() == tsv.read_bytes()
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tsv: Path, tmp_path: Path) -> None:

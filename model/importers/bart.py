@@ -46,7 +46,7 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
         d.problems.add("BART has no languages: leave out --source-language and --target-language")
     first = hf_vocabulary.pick_language(d, "--source-language", source_language, codes) if many else None
     second = hf_vocabulary.pick_language(d, "--target-language", target_language, codes) if many else None
-    after = many and "50" not in hf_vocabulary.tokenizer_class(d)  # mBART-25
+    after = many and _is_mbart_25(d)
     if after and first is None:
         d.problems.add("mBART writes the source's language after the source, so --source-language must name it")
     d.problems.raise_if_any()
@@ -77,6 +77,16 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
     model.check(d.problems)
     d.problems.raise_if_any()
     return model
+
+
+def _is_mbart_25(d: hf.Directory) -> bool:
+    """By its tokenizer; where no file names that, by a target's first token, which in mBART-50 is the end token."""
+    if name := hf_vocabulary.tokenizer_class(d):
+        return "50" not in name
+    values = d.settings.values
+    return values.get("decoder_start_token_id") is None or values["decoder_start_token_id"] != values.get(
+        "eos_token_id"
+    )
 
 
 def _languages(vocabulary: Vocabulary, layout: Layout, after: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.importers import ctranslate2_file, text_models
+from model.importers.hf_vocabulary import languages_of
 from model.importers.huggingface import fairseq_sinusoids
 from model.importers.imported import ImportedModel, fold_sigmoid_gelu, with_embeddings, with_positions
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, join, read_json
@@ -21,6 +22,7 @@ from model.importers.vocabulary import ZEROS, Vocabulary, add_template, arrange_
 ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu", 4: "silu"}
 SIGMOID_GELU = 4  # x sigmoid(1.702 x): SiLU with factors in the weights around it
 NAMES_OF_ACTIVATIONS = {1: "gelu by tanh", 5: "tanh", 6: "sigmoid"}
+MANY_LANGUAGES = 10  # tokens that look like a language, which a vocabulary of two languages does not have
 POSITIONS = 512  # of sinusoids, which are not stored
 OLD_NAMES = ("num_heads", "pre_norm", "activation", "embeddings_merge", "alignment_layer", "alignment_heads")
 OLD_SCALES = ("embeddings_0/multiply_by_sqrt_depth", "embeddings/multiply_by_sqrt_depth")
@@ -55,6 +57,11 @@ def read(
     tensors.ignore(ATTRIBUTES)
     tensors.refuse_leftovers()
     zero = held.value("decoder/start_from_zero_embedding", 0) != 0
+    if (languages := len(languages_of(tokens[0]))) >= MANY_LANGUAGES:
+        problems.add(
+            f"its vocabulary has {languages} languages, and CTranslate2's files do not say where a text's language is "
+            "written; import the model that it was converted from"
+        )
     vocabularies = [_vocabulary(t, settings, text, zero) for t, text in zip(tokens, texts, strict=True)]
     problems.raise_if_any()
 

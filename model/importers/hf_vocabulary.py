@@ -53,7 +53,9 @@ def languages_of(tokens: list[str]) -> dict[str, int]:
 
 
 def tokenizer_class(d: Directory) -> str:
-    return str(read_json(d.path / "tokenizer_config.json", d.problems, optional=True).get("tokenizer_class", ""))
+    """The class of tokenizer_config.json, else of config.json, where older models have it; empty where neither says."""
+    found = read_json(d.path / "tokenizer_config.json", d.problems, optional=True).get("tokenizer_class")
+    return str(found or d.settings.values.get("tokenizer_class") or "")
 
 
 def pick_language(d: Directory, flag: str, code: str | None, languages: dict[str, int]) -> int | None:

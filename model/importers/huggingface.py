@@ -85,7 +85,7 @@ def read_tensors(path: Path, problems: Problems) -> tuple[dict[str, Tensor], str
             return {str(name): value for name, value in dict(found).items() if isinstance(value, Tensor)}, PICKLED
         problems.add(f"{SAFE} and {PICKLED} are missing")
     except Exception as error:  # each reader raises its own kinds
-        name = SAFE if (path / SAFE).exists() else PICKLED
+        name = next((name for name in (SAFE, f"{SAFE}.index.json") if (path / name).exists()), PICKLED)
         problems.add(f"{name} cannot be read: {first_line(error)}")
     return {}, ""
 

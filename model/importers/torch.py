@@ -59,8 +59,12 @@ def read(path: Path, map: Path) -> ImportedModel:  # noqa: A002  (the flag's nam
     held = pickles.load(path, problems)
     problems.raise_if_any()
     s = Settings({**OPTIONAL, **values}, map.name, problems)
-    held = held.get("state_dict", held.get("model_state_dict", held)) if isinstance(held, dict) else {}
-    tensors = Tensors({str(k): v for k, v in dict(held).items() if isinstance(v, Tensor)}, problems)
+    if isinstance(held, dict):
+        held = held.get("state_dict", held.get("model_state_dict", held))
+    if not isinstance(held, dict):
+        problems.add("it holds no table of weights, which is what torch.save(model.state_dict(), ...) writes")
+    problems.raise_if_any()
+    tensors = Tensors({str(k): v for k, v in held.items() if isinstance(v, Tensor)}, problems)
     texts = [_text(s, map.parent, side) for side in ("source", "target")]
     tokens = [_tokens(map.parent / str(values[f"{side}_vocabulary"]), problems) for side in ("source", "target")]
 
@@ -192,5 +196,7 @@ def _positions(s: Settings, tensors: Tensors, d_model: int) -> Tensor:
     if stored is None or stored.dim() == 0 or stored.shape[-1] != d_model or not stored.is_floating_point():
         s.problems.add(f"positions is {kind!r:.60}, which is neither sinusoidal nor a weight of width {d_model}")
         return torch.zeros(2, d_model)
+    if not stored.isfinite().all():
+        s.problems.add(f"{kind:.60} holds infinities or NaN")
     tensors.ignore(kind.replace(".", r"\."))
     return stored.float().reshape(-1, d_model)[: s.size("max_length", most=2**16)]
