@@ -55,7 +55,7 @@ lint: .venv/all ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: .venv/all ## rewrite the code in the house style
+format: .venv/all ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix-only -q .
 	$(BIN)/ruff format -q .
 

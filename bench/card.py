@@ -23,7 +23,7 @@ from export.bundle import read_bundle
 from export.evaluate import evaluate_bundle
 from model import checkpoint, recipe
 from model.evaluate import evaluate_run
-from model.files import file_digest
+from model.files import file_digest, write_json
 from model.g2p import census_names
 from model.history import phases, read_history
 from model.plots import plot_history
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--baseline", type=Path, required=True)
     options = parser.parse_args()
     found = results(options.model, options.bundle, options.data)
-    checkpoint.write_json(found, options.model / RESULTS)
+    write_json(found, options.model / RESULTS)
     plot_history(options.model, options.model)
     (options.model / "LICENSE.cmudict").write_bytes((options.data / "LICENSE.cmudict").read_bytes())
     baseline = json.loads(options.baseline.read_text(encoding="utf-8"))

@@ -42,8 +42,8 @@ Translate = Callable[[list[list[str]], int, int], list[list[str]]]  # sources, b
 class Batcher:
     """Gathers requests and has them translated together."""
 
-    def __init__(self, translate: Translate, workers: int, wait: float = WAIT, largest: int = LARGEST_BATCH) -> None:
-        self._translate, self._wait, self._largest = translate, wait, largest
+    def __init__(self, translate: Translate, workers: int, wait: float = WAIT) -> None:
+        self._translate, self._wait = translate, wait
         self._queue: asyncio.Queue[Item] = asyncio.Queue()
         self._executor = ThreadPoolExecutor(workers)
         self._workers = workers
@@ -69,9 +69,9 @@ class Batcher:
 
     async def _gather(self) -> list[Item]:
         items = [await self._queue.get()]
-        if self._queue.qsize() + 1 < self._largest:
+        if self._queue.qsize() + 1 < LARGEST_BATCH:
             await asyncio.sleep(self._wait)
-        while len(items) < self._largest and not self._queue.empty():
+        while len(items) < LARGEST_BATCH and not self._queue.empty():
             items.append(self._queue.get_nowait())
         return items
 

@@ -18,8 +18,7 @@ from bench.engines import OurEngine
 from bench.iteration import clocked
 from bench.record import RESULTS_HERE, write_record
 from bench.words import EMBEDDED, read_words
-from export.bundle import LEAST_WIDTH, read_bundle
-from service.engine.kv_cache import WIDTH_UNIT, round_up
+from export.bundle import padded_width, read_bundle
 from service.engine.rows import group_by_length
 from service.engine.runner import Runner
 from service.engine.runtime import Runtime
@@ -35,7 +34,7 @@ def encode_all(runner: Runner, words: list[Ids], size: int) -> float:
     seconds = 0.0
     for first in range(0, len(words), size):
         together = sorted(words[first : first + size], key=len)
-        width = round_up(max(LEAST_WIDTH, len(together[-1]) + 1), WIDTH_UNIT)
+        width = padded_width(len(together[-1]) + 1)
         started, held = time.perf_counter(), 0
         for group in group_by_length(together):
             runner.encode(group, held, width)

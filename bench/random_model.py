@@ -38,6 +38,7 @@ from export.precisions import DEFAULT
 from export.weights import arrays_of
 from model import checkpoint, reference
 from model.config import ModelConfig, to_json
+from model.files import write_directory, write_json
 from model.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, Tokenizer
 from model.transformer import Transformer
 
@@ -110,7 +111,7 @@ def prepare(shape: Shape = BASE, cache: Path = CACHE) -> Prepared:
     shutil.rmtree(prepared.directory, ignore_errors=True)
     write_run(prepared.run, shape)
     write_random_bundle(prepared.run, prepared.bundle)
-    checkpoint.write_json(stamp, stamped)
+    write_json(stamp, stamped)
     return prepared
 
 
@@ -139,7 +140,7 @@ def write_run(run: Path, shape: Shape) -> None:
     """A run as `attendant train` leaves it: options, tokenizers, samples, weights."""
 
     def fill(directory: Path) -> None:
-        checkpoint.write_json({"format": 1, "model": to_json(shape.config)}, directory / checkpoint.CONFIG)
+        write_json({"format": 1, "model": to_json(shape.config)}, directory / checkpoint.CONFIG)
         tokenizer = word_tokenizer(shape.vocabulary)
         for name in (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER):
             tokenizer.save(directory / name)
@@ -151,10 +152,10 @@ def write_run(run: Path, shape: Shape) -> None:
         ]
         (directory / checkpoint.SAMPLES).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    checkpoint.write_directory(run, fill)
+    write_directory(run, fill)
 
 
-def write_random_bundle(run: Path, out: Path, variants: tuple[str, ...] = DEFAULT) -> None:
+def write_random_bundle(run: Path, out: Path) -> None:
     """The run's bundle, without the proof, which for a random model of this size takes hours."""
     trained = checkpoint.load_trained(run)
 
@@ -164,9 +165,9 @@ def write_random_bundle(run: Path, out: Path, variants: tuple[str, ...] = DEFAUL
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / convert.TOKENIZERS["target"])
         arrays = arrays_of(trained.model)
         ranges = calibrate(trained.config, arrays, convert.calibration_pairs(run, trained))
-        for variant in variants:
+        for variant in DEFAULT:
             convert.write_graphs(variant, trained.config, arrays, ranges, directory / variant)
-        described = convert.describe_variants(variants, trained.config, ranges)
+        described = convert.describe_variants(DEFAULT, trained.config, ranges)
         for name, values in described.items():
             values["tolerance"] = TOLERANCES[name]
         return convert.describe(run, trained, "random", short_certificate(trained), described)

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from export import onnx_file
-from export.signature import GRAPHS, LEAST_WIDTH, REQUIRED, Sizes, Value, inputs, outputs
+from export.signature import GRAPHS, LEAST_WIDTH, REQUIRED, Sizes, Value, inputs, outputs, padded_width
 
 __all__ = [
     "LEAST_WIDTH",
@@ -35,6 +35,7 @@ __all__ = [
     "Variant",
     "inputs",
     "outputs",
+    "padded_width",
     "read_bundle",
     "stored_weights",
     "write_bundle",

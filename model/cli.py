@@ -20,7 +20,7 @@ def data(parser: ArgumentParser, arguments: list[str]) -> None:
         "corpus",
         choices=["g2p", "tagging", "sentiment", "spelling"],
         help=(
-            "g2p: English words to phones (the default model's); small ones, made up: tagging (an output as long as "
+            "g2p: English words to phones (the default model's); small synthetic ones: tagging (an output as long as "
             "the input), sentiment (one label), spelling (digits to words, of any length)"
         ),
     )
@@ -31,9 +31,9 @@ def data(parser: ArgumentParser, arguments: list[str]) -> None:
 
         counts = make_corpus(options.out)
     else:
-        from model.tasks import make_task
+        from model.synthetic import make_synthetic
 
-        counts = make_task(options.corpus, options.out)
+        counts = make_synthetic(options.corpus, options.out)
     for part, count in counts.items():
         print(f"{options.out / part}.tsv: {count:,} pairs")
 

@@ -23,7 +23,7 @@ from model.checkpoint import TrainedModel
 from model.data import Batch, EncodedCorpus, numbered_batches
 from model.decode import decode_all
 from model.errors import ConfigError, UserError
-from model.files import file_digest
+from model.files import file_digest, write_directory, write_json
 from model.pairs import read_pairs
 from model.progress import Count
 from model.teachers import DESCRIPTION, PAIRS, TeacherDistributions, read_description
@@ -73,9 +73,9 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
             written = TeacherDistributions.create(directory, index["target"], trained[0].target.size)
             for numbers, _, distribution in taught(models, corpus, "teachers' distributions"):
                 written.write(numbers, distribution)
-        checkpoint.write_json(described, directory / DESCRIPTION)
+        write_json(described, directory / DESCRIPTION)
 
-    checkpoint.write_directory(plan.out, fill)
+    write_directory(plan.out, fill)
     return described
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from model.files import write_text
+
 
 class History:
     def __init__(self, path: Path, writes: bool = True) -> None:
@@ -26,9 +28,7 @@ class History:
         """Forget what came after a step, before training goes on from it."""
         if self._writes and self._path.exists():
             kept = [json.dumps(entry) + "\n" for entry in read_history(self._path) if entry["step"] <= step]
-            beside = self._path.with_name(f".{self._path.name}.partial")
-            beside.write_text("".join(kept), encoding="utf-8")
-            beside.replace(self._path)
+            write_text(self._path, "".join(kept))
 
 
 def phases(history: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from model import checkpoint, config, initial, normalize, split, teachers, token
 from model.config import ModelConfig, TrainConfig
 from model.data import EncodedCorpus
 from model.errors import DataError, UserError
-from model.files import file_digest, write_text
+from model.files import file_digest, write_directory, write_json, write_text
 from model.pairs import read_pairs
 from model.tokenizer import Tokenizer
 from model.unknown import warnings_for
@@ -84,7 +84,7 @@ def prepare(plan: Plan) -> None:
             if dropped:
                 print(f"{tsv}: left out {dropped} pairs of {model.max_length} tokens or more (--set max_length=).")
 
-    checkpoint.write_directory(plan.out / DATA, encode)
+    write_directory(plan.out / DATA, encode)
     if plan.valid is None:
         pairs["train"] |= {"file": plan.data.name, "sha256": file_digest(plan.data)}
         pairs["valid"]["split"] = True
@@ -100,7 +100,7 @@ def prepare(plan: Plan) -> None:
         **({"init_from": initial.describe(plan.init_from)} if plan.init_from else {}),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
-    checkpoint.write_json(described, written)
+    write_json(described, written)
 
 
 def _refuse_to_replace(plan: Plan) -> None:
@@ -194,7 +194,7 @@ def _check_same_run(plan: Plan) -> None:
         raise UserError(f"{plan.out} was begun with other values of {', '.join(changed)}; resume it with those.")
     saved["train"] = config.to_json(plan.train)
     saved["model"] |= dropout
-    checkpoint.write_json(saved, plan.out / checkpoint.CONFIG)
+    write_json(saved, plan.out / checkpoint.CONFIG)
 
 
 def _normalization(plan: Plan) -> tuple[str, ...]:

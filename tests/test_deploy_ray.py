@@ -14,7 +14,7 @@ import yaml
 
 from service.errors import InvalidFieldError
 from service.settings import Settings, SettingsError
-from tests.test_house import files, imports
+from tests.test_layout import files, imports
 
 ROOT = Path(__file__).parent.parent
 LOOPBACK = ROOT / "deploy" / "loopback.sh"

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from export.bundle import padded_width
 from service.engine.job import Job, make_search
-from service.engine.kv_cache import NEW_ROW, WIDTH_UNIT
+from service.engine.kv_cache import NEW_ROW
 from service.engine.observer import EngineObserver
 from service.engine.rows import MAX_PADDED, Rows, group_by_length
 from service.engine.runner import MAX_GRAPH_TOP_K, StepOutputs
@@ -34,7 +35,7 @@ class ListCache:
         self.tokens: list[list[int]] = []
 
     def encode(self, sources: Sequence[Any], held: int, width: int) -> None:
-        assert width % WIDTH_UNIT == 0
+        assert width == padded_width(width)
         assert all(len(source) < width for source in sources)
         self.width = width
         self.sources[held:] = sources

@@ -13,7 +13,7 @@ import pytest
 from safetensors import SafetensorError
 
 import attendant
-from model import checkpoint, files, g2p, tasks
+from model import checkpoint, files, g2p, synthetic
 from model.teachers import TeacherDistributions
 from model.train import train
 from tests.test_model_train import LINES, plan_for
@@ -66,7 +66,7 @@ def test_a_full_disk_is_said_as_such(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(tasks, "make_task", fail)
+    monkeypatch.setattr(synthetic, "make_synthetic", fail)
     assert attendant.main(["data", "spelling", "--out", "x"]) == 1
     assert "the disk is full" in capsys.readouterr().err
 

@@ -16,6 +16,7 @@ from attendant_version import VERSION
 from model import checkpoint
 from model.config import ModelConfig, to_json
 from model.errors import ConfigError
+from model.files import write_directory, write_json
 from model.importers.problems import Problems
 from model.importers.vocabulary import Layout
 from model.tokenizer import Tokenizer
@@ -75,9 +76,9 @@ class ImportedModel:
                 "languages": self.languages,
                 "versions": {"attendant": VERSION, "torch": torch.__version__},
             }
-            checkpoint.write_json(config, directory / checkpoint.CONFIG)
+            write_json(config, directory / checkpoint.CONFIG)
 
-        checkpoint.write_directory(out, fill)
+        write_directory(out, fill)
 
     def load(self) -> Transformer:
         """The model in eval mode."""

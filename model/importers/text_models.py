@@ -85,7 +85,7 @@ class BpeCodes:
         return backend
 
 
-def choose(spm: Path | None, codes: Path | None, problems: Problems) -> Any:
+def choose(spm: Path | None, codes: Path | None, problems: Problems) -> TextModel | None:
     """The text model of one side; None, with problems, where its file cannot be used."""
     if spm and codes:
         problems.add("give SentencePiece or BPE codes, not both")

@@ -14,7 +14,6 @@ from export.bundle import Sizes
 from service.engine.tasks import AlignmentChoice, Array, AttentionChoice, AttentionWeights, Ids
 from service.errors import InvalidFieldError
 
-ENCODINGS = ("json", "float16", "uint8")
 DECIMALS = 6  # of a number in JSON
 
 

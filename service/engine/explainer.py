@@ -16,10 +16,9 @@ from contextlib import nullcontext
 import numpy as np
 import onnxruntime as ort
 
-from export.bundle import Bundle
+from export.bundle import Bundle, padded_width
 from service.engine import attention
 from service.engine.job import Job
-from service.engine.kv_cache import WIDTH_UNIT, round_up
 from service.engine.tasks import (
     ATTENTION_KINDS,
     Array,
@@ -195,7 +194,7 @@ class FullGraph:
 
     def run(self, source: Ids, target: Ids, pad: int) -> dict[str, Array]:
         """Attention weights of every kind, (L, H, queries, keys), padding cut off."""
-        count, width = len(source), round_up(max(len(source), 2), WIDTH_UNIT)
+        count, width = len(source), padded_width(len(source))
         padded = np.full((1, width), pad, np.int64)
         padded[0, :count] = source
         feeds = {"source": padded, "source_length": np.array([count]), "target": np.array([target], np.int64)}

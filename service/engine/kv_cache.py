@@ -17,12 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort
 
-from export.bundle import Sizes
+from export.bundle import Sizes, padded_width
 from service.engine.runtime import Runtime
 from service.engine.tasks import Array
 
 SIDES = ("key", "value")
-WIDTH_UNIT = 4  # S is a multiple of this
 LENGTH_UNIT = 32  # P begins with this; DeviceKVCache grows by it, HostKVCache doubles
 NEW_ROW = -1  # the origin of a row that was just added
 NOTHING_SHARED: Sequence[int] = ()
@@ -95,7 +94,7 @@ class HostKVCache:
         self.width, self._length = 0, min(LENGTH_UNIT, sizes.max_length)  # S and P as they are laid out
         tensors, full = 2 * sizes.decoder_layers, max_rows * sizes.d_model
         self._past_block = untouched((tensors, full * sizes.max_length), self._dtype)
-        self._cross_block = untouched((tensors, full * round_up(sizes.max_length, WIDTH_UNIT)), self._dtype)
+        self._cross_block = untouched((tensors, full * padded_width(sizes.max_length)), self._dtype)
         self._past, self._cross = self._laid_out(self._past_block, self._length), self._laid_out(self._cross_block, 0)
         names = (tensor_names(prefix, sizes) for prefix in ("self", "present", "cross", "kept"))
         self._names = list(zip(*names, strict=True))

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from export.bundle import Bundle
-from service.engine.kv_cache import WIDTH_UNIT, round_up
+from export.bundle import Bundle, padded_width
 from service.engine.runner import CANDIDATE_BYTES, MAX_GRAPH_TOP_K, PROBE_ROWS, Runner
 from service.engine.runtime import Runtime
 from service.engine.turns import Turns
@@ -131,7 +130,7 @@ def _lanes(settings: EngineSettings, threads: int, weight_bytes: int, fitting: i
 def rows_that_fit(bundle: Bundle, item_bytes: int, memory_shares: int = 1) -> int:
     """Rows whose tensors, with a KV cache of numbers of some bytes, fit in a share of the memory limit."""
     sizes = bundle.sizes
-    positions = sizes.max_length + round_up(sizes.max_length, WIDTH_UNIT)  # its own tokens, and those of its source
+    positions = sizes.max_length + padded_width(sizes.max_length)  # its own tokens, and those of its source
     outputs = 4 * sizes.target_vocab + CANDIDATE_BYTES * min(MAX_GRAPH_TOP_K, sizes.target_vocab)
     row = 2 * sizes.decoder_layers * sizes.d_model * item_bytes * positions + outputs
     fitting = int(memory_limit() * CACHE_SHARE / memory_shares / row)

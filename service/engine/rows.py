@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from export.bundle import LEAST_WIDTH
+from export.bundle import padded_width
 from service.engine.job import Job
-from service.engine.kv_cache import NEW_ROW, WIDTH_UNIT, round_up
+from service.engine.kv_cache import NEW_ROW
 from service.engine.runner import MAX_GRAPH_TOP_K, Runner, StepOutputs
 from service.engine.scheduler import ENOUGH_SOURCE_TOKENS
 from service.engine.search import Live, Row, common_prefix
@@ -181,4 +181,4 @@ class Rows:
     @staticmethod
     def _width(jobs: Iterable[Job]) -> int:
         """Of the cache that these jobs' sources need."""
-        return round_up(max([LEAST_WIDTH, *(len(job.task.source) + 1 for job in jobs)]), WIDTH_UNIT)
+        return padded_width(max((len(job.task.source) + 1 for job in jobs), default=0))

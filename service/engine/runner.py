@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import LEAST_WIDTH
-from service.engine.kv_cache import NEW_ROW, WIDTH_UNIT, make_kv_cache, round_up
+from export.bundle import padded_width
+from service.engine.kv_cache import NEW_ROW, make_kv_cache
 from service.engine.runtime import Runtime
 from service.engine.tasks import Array, Ids
 
@@ -77,7 +77,7 @@ class Runner:
 
     def _bind_sources(self, sources: Sequence[Ids]) -> tuple[Any, int]:
         """The encoder's inputs, and how wide they are."""
-        longest = round_up(max(LEAST_WIDTH, *(len(source) + 1 for source in sources)), WIDTH_UNIT)
+        longest = padded_width(max(len(source) + 1 for source in sources))
         ids = np.full((len(sources), longest), self._runtime.pad, dtype=np.int64)
         lengths = np.array([len(source) + 1 for source in sources], dtype=np.int64)
         for row, source in zip(ids, sources, strict=True):
@@ -111,7 +111,7 @@ class Runner:
         seconds = []
         for _ in range(PROBE_REPEATS):
             started = time.perf_counter()
-            self.encode([(eos,) * (PROBE_SOURCE - 1)] * rows, 0, round_up(PROBE_SOURCE, WIDTH_UNIT))
+            self.encode([(eos,) * (PROBE_SOURCE - 1)] * rows, 0, padded_width(PROBE_SOURCE))
             self.cache.reorder([NEW_ROW] * rows, 0)
             for position in range(PROBE_STEPS):
                 self.step([eos] * rows, [position] * rows, [PROBE_SOURCE] * rows)

@@ -18,7 +18,6 @@ Ids = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 EarlyStopping = bool | Literal["never"]
 ATTENTION_KINDS = ("encoder", "decoder", "cross")
-AVERAGES = ("none", "heads", "layers", "both")
 ALIGNMENT_METHODS = ("argmax", "mutual")
 TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the most probable tokens, best first
 
@@ -106,7 +105,7 @@ class AttentionChoice:
     kinds: tuple[str, ...]  # of ATTENTION_KINDS
     layers: Ids | None = None  # None: all
     heads: Ids | None = None
-    average: str = "none"  # one of AVERAGES
+    average: str = "none"  # or over heads, layers, both
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The house: data goes one way, model <- export <- service, and service takes only export.bundle."""
+"""The layout: data goes one way, model <- export <- service, and service takes only export.bundle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("model", "export", "service")
+PACKAGES = ("model", "export", "service")
 HEAVY = {"torch", "onnx", "onnxscript", "safetensors", "matplotlib"}
 
 
@@ -22,13 +22,13 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def files(room: str) -> list[Path]:
-    return sorted((ROOT / room).rglob("*.py"))
+def files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_exists_and_its_init_is_empty(room: str) -> None:
-    assert (ROOT / room / "__init__.py").read_text(encoding="utf-8") == ""
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_exists_and_its_init_is_empty(package: str) -> None:
+    assert (ROOT / package / "__init__.py").read_text(encoding="utf-8") == ""
 
 
 def test_model_knows_neither_export_nor_service() -> None:

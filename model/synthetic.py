@@ -48,7 +48,7 @@ ONES = [
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
-def make_task(task: str, out: Path) -> dict[str, int]:
+def make_synthetic(task: str, out: Path) -> dict[str, int]:
     """Write train.tsv, valid.tsv and test.tsv, with no source in two of them; the number of pairs of each."""
     rng = random.Random(task)
     pairs: dict[str, str] = {}

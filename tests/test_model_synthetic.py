@@ -15,7 +15,7 @@ from model.config import build
 from model.evaluate import evaluate_run
 from model.pairs import read_pairs
 from model.prepare import Plan
-from model.tasks import TASKS, make_task, spelled
+from model.synthetic import TASKS, make_synthetic, spelled
 from model.train import train
 from service.http.app import create_app
 from service.settings import Settings
@@ -26,7 +26,7 @@ TOKENIZERS = {"tagging": ("words", "words"), "sentiment": ("words", "words"), "s
 @pytest.mark.timeout(600)  # on a machine that is busy with other work
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_learnt_to_near_perfection_exported_and_served(task: str, tmp_path: Path) -> None:
-    make_task(task, tmp_path)
+    make_synthetic(task, tmp_path)
     steps = {"tagging": 600, "sentiment": 300, "spelling": 800}[task]
     changes = {"steps": steps, "validate_every": steps, "learning_rate": 3e-3}
     model, training = build("tiny", changes)
@@ -56,7 +56,7 @@ def served(bundle: Path, sources: list[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_no_source_is_in_two_parts(task: str, tmp_path: Path) -> None:
-    counts = make_task(task, tmp_path)
+    counts = make_synthetic(task, tmp_path)
     sources = [source for part in counts for source, _ in read_pairs(tmp_path / f"{part}.tsv")]
     assert len(set(sources)) == len(sources) == sum(counts.values())
 
