@@ -51,7 +51,8 @@ def read(
     held, settings = _load(path, problems)
     _refuse_unsupported(held, settings)
     tensors = Tensors(held.arrays, problems)
-    config, weights = _body(held, tensors)
+    config, activation = _config(held, tensors)
+    weights = _body_weights(tensors, config, activation)
     tables, bias = _tables(tensors, len(tokens[0]), len(tokens[1]), config.d_model)
     positions = [_positions(tensors, side, config.d_model) for side in ("encoder", "decoder")]
     tensors.ignore(ATTRIBUTES)
@@ -180,7 +181,8 @@ def _refuse_unsupported(held: ctranslate2_file.ModelFile, settings: Settings) ->
         problems.add("its targets start with tokens that are given with each text (decoder_start_token is null)")
 
 
-def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _config(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConfig, int]:
+    """The model's shape, as far as the layers show it, and CTranslate2's number of the activation."""
     problems = tensors.problems
     first = tensors.tensors.get("encoder/layer_0/ffn/linear_0/weight")
     if first is None or first.dim() != 2:
@@ -206,7 +208,6 @@ def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConf
     if not 0 < min(counts.values()) <= max(counts.values()) <= MOST_LAYERS:
         problems.add(f"it has {counts} layers; from 1 to {MOST_LAYERS} are supported")
         problems.raise_if_any()
-    norms = "encoder/layernorm_embedding/gamma" in tensors
     final = "encoder/layer_norm/gamma" in tensors
     if pre and not final:
         problems.add("it is pre-norm without a norm after each stack, which is not supported")
@@ -220,23 +221,29 @@ def _body(held: ctranslate2_file.ModelFile, tensors: Tensors) -> tuple[ModelConf
         final_norm=final and not pre,
         activation=ACTIVATIONS.get(kind, "relu"),
         scale_embeddings=scaled,
-        embedding_norm=norms,
+        embedding_norm="encoder/layernorm_embedding/gamma" in tensors,
         dropout=0.0,
         attention_dropout=0.0,
         ff_dropout=0.0,
     )
+    return config, kind
+
+
+def _body_weights(tensors: Tensors, config: ModelConfig, activation: int) -> dict[str, Tensor]:
+    """The weights of both stacks, without embeddings and output."""
     found: dict[str, Tensor | None] = {}
+    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     for side, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
-        for i in range(counts[side]):
-            found |= _layer(tensors, side, i, d_model, d_ff)
-        if final:
-            found |= _norm(tensors, f"{side}/layer_norm", f"{side}_norm", d_model)
-        if norms:
-            found |= _norm(tensors, f"{side}/layernorm_embedding", f"{embedding}.norm", d_model)
+        for i in range(layers[side]):
+            found |= _layer(tensors, side, i, config.d_model, config.d_ff)
+        if config.final_norm or config.norm == "pre":
+            found |= _norm(tensors, f"{side}/layer_norm", f"{side}_norm", config.d_model)
+        if config.embedding_norm:
+            found |= _norm(tensors, f"{side}/layernorm_embedding", f"{embedding}.norm", config.d_model)
     weights = {name: value for name, value in found.items() if value is not None}
-    if kind == SIGMOID_GELU:
+    if activation == SIGMOID_GELU:
         fold_sigmoid_gelu(weights)
-    return config, weights
+    return weights
 
 
 def _layer(tensors: Tensors, side: str, i: int, d: int, d_ff: int) -> dict[str, Tensor | None]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import platform
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -78,29 +78,15 @@ def create_app(
     """
     metrics = Metrics(registry or CollectorRegistry())
     metrics.build_info(version=VERSION, onnxruntime=_onnxruntime_version(), python=platform.python_version())
-    given = load is not None
-    load = load or _engine_loader(settings, metrics, lambda: models.count)
     tracing = tracing or _make_tracing(settings)
-    load = load if tracing is None else tracing.loader(load)
-    models = Models(settings, load if given else _sharing_loader(settings, metrics, load), metrics)
+    models = Models(settings, _make_loader(settings, metrics, load, tracing, lambda: models.count), metrics)
     if engine is not None:
         models.put(engine)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loading = None if engine is not None else asyncio.create_task(_start(models, on_failure))
-        yield
-        if loading is not None:
-            await loading
-        await models.close(0.0)
-        if tracing is not None:
-            await asyncio.to_thread(tracing.close)
-
     app = FastAPI(
         title="Attendant",
         version=VERSION,
         description="Decoding with an encoder-decoder Transformer.",
-        lifespan=lifespan,
+        lifespan=_lifespan(models, on_failure if engine is None else None, tracing),
         default_response_class=JSONLine,
         redirect_slashes=False,
         docs_url=None,
@@ -127,6 +113,24 @@ def create_app(
     return app
 
 
+def _lifespan(
+    models: Models, on_failure: Callable[[Exception], None] | None, tracing: Tracing | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """From start to end of the application; the models begin to load at its start, unless `on_failure` is None."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loading = None if on_failure is None else asyncio.create_task(_start(models, on_failure))
+        yield
+        if loading is not None:
+            await loading
+        await models.close(0.0)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
+
+    return lifespan
+
+
 def _make_tracing(settings: Settings) -> Tracing | None:
     """OpenTelemetry is imported only where tracing is on."""
     if not settings.tracing:
@@ -146,6 +150,15 @@ def _error_format(path: str, error: ServiceError) -> tuple[int, Json]:
 
 def bundle_directory(settings: Settings) -> Path:
     return settings.bundle or DEFAULT_BUNDLE
+
+
+def _make_loader(
+    settings: Settings, metrics: Metrics, given: LoadEngine | None, tracing: Tracing | None, count: Callable[[], int]
+) -> LoadEngine:
+    """What makes an engine of a bundle: ours, or the one given; traced; ours also computes once what is asked twice."""
+    load = given or _engine_loader(settings, metrics, count)
+    traced = load if tracing is None else tracing.loader(load)
+    return traced if given else _sharing_loader(settings, metrics, traced)
 
 
 def _engine_loader(settings: Settings, metrics: Metrics, count: Callable[[], int]) -> LoadEngine:
