@@ -91,7 +91,7 @@ def attention_turn(length: int, width: int, threads: int) -> Turn:
     graph, heads = GraphBuilder("attention"), width // HEAD
     q, k, v = (graph.input(name, "float32", [heads, "length", HEAD]) for name in "qkv")
     scores = graph.op("MatMul", q, graph.op("Transpose", k, perm=[0, 2, 1]))
-    scaled = graph.op("Mul", scores, graph.constant(HEAD**-0.5, "real"))
+    scaled = graph.op("Mul", scores, graph.constant(HEAD**-0.5, "float"))
     graph.output(graph.op("MatMul", graph.op("Softmax", scaled, axis=-1), v), "y", "float32", [heads, "length", HEAD])
     session = ort.InferenceSession(
         graph.build().SerializeToString(), session_options(threads), providers=["CPUExecutionProvider"]

@@ -47,8 +47,8 @@ def per_token(g: GraphBuilder, x: str, name: str, weight: Array, largest: float)
     """One scale per row, from its largest value, by separate nodes."""
     levels, columns = quantize_columns(weight)
     top = g.op("ReduceMax", g.op("Abs", x), g.constant([-1]), keepdims=1)
-    scale = g.op("Div", g.op("Max", top, g.constant(1e-8, "real")), g.constant(127.0, "real"))
-    shifted = g.op("Add", g.op("Round", g.op("Div", x, scale)), g.constant(128.0, "real"))
+    scale = g.op("Div", g.op("Max", top, g.constant(1e-8, "float")), g.constant(127.0, "float"))
+    shifted = g.op("Add", g.op("Round", g.op("Div", x, scale)), g.constant(128.0, "float"))
     quantized = g.op("Cast", shifted, to=2)  # uint8
     zero = g.constant(128, "uint8")
     sums = g.cast(g.op("MatMulInteger", quantized, g.weight(name, levels), zero), "float32")
@@ -67,7 +67,7 @@ def calibrated_eight_bits(g: GraphBuilder, x: str, name: str, weight: Array, lar
 
 
 def _fused(g: GraphBuilder, x: str, name: str, levels: Array, columns: Array, largest: float) -> str:
-    scale, zero = g.constant(largest / 127, "real"), g.constant(128, "uint8")
+    scale, zero = g.constant(largest / 127, "float"), g.constant(128, "uint8")
     inputs = (g.op("QuantizeLinear", x, scale, zero), g.weight(name, levels), scale, g.weight(f"{name} scale", columns))
     return str(g.op("MatMulIntegerToFloat", *inputs, zero, domain=CONTRIB))
 
@@ -75,7 +75,7 @@ def _fused(g: GraphBuilder, x: str, name: str, levels: Array, columns: Array, la
 def calibrated_standard(g: GraphBuilder, x: str, name: str, weight: Array, largest: float) -> str:
     """The calibrated scale in standard operators alone."""
     levels, columns = quantize_columns(weight)
-    scale, zero = g.constant(largest / 127, "real"), g.constant(128, "uint8")
+    scale, zero = g.constant(largest / 127, "float"), g.constant(128, "uint8")
     product = g.op("MatMulInteger", g.op("QuantizeLinear", x, scale, zero), g.weight(name, levels), zero)
     return str(g.op("Mul", g.cast(product, "float32"), g.weight(f"{name} scale", columns * np.float32(largest / 127))))
 

@@ -88,7 +88,7 @@ class GraphBuilder:
         return self.op("Cast", value, to=self._element(kind))
 
     def constant(self, value: Any, kind: str = "int64") -> str:
-        array = np.asarray(value, dtype=self.dtype if kind == "real" else kind)
+        array = np.asarray(value, dtype=self.dtype if kind == "float" else kind)
         return self.weight(f"constant_{kind}_{array.shape}_{array.tolist()}".replace(" ", ""), array)
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
@@ -113,7 +113,7 @@ class GraphBuilder:
         return self.op("Reshape", value, self.constant(list(shape)))
 
     def _element(self, kind: str) -> int:
-        return int(ELEMENT_TYPES[{"real": self.dtype, "cache": self.cache_dtype}.get(kind, kind)])
+        return int(ELEMENT_TYPES[{"float": self.dtype, "cache": self.cache_dtype}.get(kind, kind)])
 
     def build(self, store: WeightStore | None = None, location: str = "") -> onnx.ModelProto:
         """The model; with a store, large weights are external data in the file `location`."""

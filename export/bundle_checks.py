@@ -29,10 +29,10 @@ def guarded(name: str, check: Iterator[str]) -> Iterator[str]:
 
 
 def check_interface(runner: Runner, variant: str) -> Iterator[str]:
-    real = PRECISIONS[variant].real
+    dtype = PRECISIONS[variant].dtype
     kinds = {"int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)", "int8": "tensor(int8)"}
     for graph, session in runner.sessions.items():
-        cache = (PRECISIONS[variant].fast_cache if graph.startswith("fast_") else "") or real
+        cache = (PRECISIONS[variant].fast_cache if graph.startswith("fast_") else "") or dtype
         for side, wanted, found in (
             ("input", signature.inputs(graph, runner.sizes), session.get_inputs()),
             ("output", signature.outputs(graph, runner.sizes), session.get_outputs()),
@@ -45,7 +45,7 @@ def check_interface(runner: Runner, variant: str) -> Iterator[str]:
                     yield f"{graph}: {side} {value.name} is missing"
                     continue
                 have, shape = by_name[value.name], value.shape(runner.sizes)
-                kind = {"real": real, "cache": cache}.get(value.kind, value.kind)
+                kind = {"float": dtype, "cache": cache}.get(value.kind, value.kind)
                 if have.type != kinds[kind]:
                     yield f"{graph}: {side} {value.name} holds {have.type}, not {kind}"
                 for axis, (size, expected) in enumerate(zip(have.shape, shape, strict=False)):
@@ -78,13 +78,13 @@ def check_rows(runner: Runner, allowed: float) -> Iterator[str]:
                     )
 
 
-def check_merge(runner: Runner, real: str) -> Iterator[str]:
+def check_merge(runner: Runner, dtype: str) -> Iterator[str]:
     rng, sizes = np.random.default_rng(SEED), runner.sizes
-    held = rng.normal(size=(3, sizes.heads, 5, sizes.head)).astype(real)
-    added = rng.normal(size=(2, sizes.heads, 2, sizes.head)).astype(real)
+    held = rng.normal(size=(3, sizes.heads, 5, sizes.head)).astype(dtype)
+    added = rng.normal(size=(2, sizes.heads, 2, sizes.head)).astype(dtype)
     index = np.array([4, 0, 0, 3, 2])
     for length in (1, 4, 7):
-        expected = np.zeros((5, sizes.heads, length, sizes.head), real)
+        expected = np.zeros((5, sizes.heads, length, sizes.head), dtype)
         for row, part in enumerate([*held, *added]):
             expected[row, :, : part.shape[1]] = part[:, :length]
         feeds = {"held": held, "added": added, "index": index, "length": np.array([length])}

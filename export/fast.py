@@ -39,10 +39,10 @@ class FastAttention(Parts):
         g = self.g
         self.lengths = g.cast(self.source_length(), "int32")
         self.layout = g.op("Concat", g.op("Shape", "source"), g.constant([-1]), axis=0)  # (B, S, -1)
-        real = g.op("Less", self.indices("source", axis=1), g.op("Unsqueeze", "source_length", g.constant([1])))
-        real = g.reshape(real, [-1])  # (B * S,): false at padding
-        self.tokens = g.reshape(g.op("NonZero", real), [-1])  # (N,): where each token is among those with padding
-        count = g.op("CumSum", g.cast(real, "int32"), g.constant(0, "int32"))
+        is_token = g.op("Less", self.indices("source", axis=1), g.op("Unsqueeze", "source_length", g.constant([1])))
+        is_token = g.reshape(is_token, [-1])  # (B * S,): false at padding
+        self.tokens = g.reshape(g.op("NonZero", is_token), [-1])  # (N,): where each token is among those with padding
+        count = g.op("CumSum", g.cast(is_token, "int32"), g.constant(0, "int32"))
         self.places = g.op("Sub", count, g.constant(1, "int32"))  # (B * S,): the token, or for padding the one before
 
     def embed_source(self) -> str:

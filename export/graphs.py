@@ -336,7 +336,7 @@ class Parts:
         return self.g.weight(name, self.weights[name])
 
     def _scalar(self, value: float) -> str:
-        return self.g.constant(value, "real")
+        return self.g.constant(value, "float")
 
 
 def _stack(g: GraphBuilder, layers: list[str]) -> str:

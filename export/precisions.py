@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Precision:
     tolerance: float  # the largest distance of a certified log-probability from torch's
     differing: float  # the share of held-out inputs whose answer may differ from torch's
-    real: str = "float32"  # what a number is that is not an integer
+    dtype: str = "float32"  # what a number is that is not an integer
     row_distance: float = 0.0  # how far a row's log-probability alone may be from that in a batch; 0: the same bits
     quantized: bool = False
     fast_cache: str = ""  # what the fast graphs cache; as it is, where nothing is said
@@ -18,6 +18,6 @@ class Precision:
 PRECISIONS = {
     "fp32": Precision(tolerance=1e-4, differing=0.0),
     "int8": Precision(tolerance=0.5, differing=0.1, quantized=True, fast_cache="int8"),
-    "fp16": Precision(tolerance=0.05, differing=0.02, real="float16", row_distance=1e-2),
+    "fp16": Precision(tolerance=0.05, differing=0.02, dtype="float16", row_distance=1e-2),
 }
 DEFAULT = ("fp32", "int8")  # fp16 is for CUDA

@@ -39,14 +39,14 @@ class Value:
     """An input or an output of a graph."""
 
     name: str
-    kind: str  # int64, float32, real (the dtype of the variant) or cache (the dtype of its KV caches)
-    axes: tuple[str, ...]  # dynamic axes, and fields of Sizes
+    kind: str  # int64, float32, float (the dtype of the variant) or cache (the dtype of its KV caches)
+    axes: tuple[str, ...]  # dynamic axes, fields of Sizes, and 1
     meaning: str
 
     def shape(self, sizes: Sizes) -> tuple[str | int, ...]:
         """The axes, fixed ones as numbers."""
-        fixed = {"one": 1}
-        return tuple(axis if axis in FREE_AXES else fixed.get(axis) or int(getattr(sizes, axis)) for axis in self.axes)
+        fixed = {axis: 1 if axis == "1" else int(getattr(sizes, axis)) for axis in self.axes if axis not in FREE_AXES}
+        return tuple(fixed.get(axis, axis) for axis in self.axes)
 
 
 FREE_AXES = (
@@ -64,7 +64,7 @@ FREE_AXES = (
 LEAST_WIDTH = 2  # of the axis source: for a single query another kernel runs, which rounds differently
 WIDTH_UNIT = 4  # standard operators compute the last columns of other widths by a kernel that rounds differently
 ENCODED = ("batch", "heads", "source", "head")
-MEMORY = ("rows", "heads", "source", "head")
+CROSS = ("rows", "heads", "source", "head")
 PAST = ("rows", "heads", "past", "head")
 
 SOURCE = (
@@ -83,10 +83,10 @@ STEP = (
     (
         Value("token", "int64", ("rows",), "the last token of each row"),
         Value("position", "int64", ("rows",), "the number of cached tokens of each row; less than `past`"),
-        Value("top", "int64", ("one",), "k of the top-k candidates"),
+        Value("top", "int64", ("1",), "k of the top-k candidates"),
         Value("source_length", "int64", ("rows",), "tokens of each row's source"),
-        Value("cross_key_{layer}", "cache", MEMORY, "the encoder's output for each row's source"),
-        Value("cross_value_{layer}", "cache", MEMORY, "and its values"),
+        Value("cross_key_{layer}", "cache", CROSS, "the encoder's output for each row's source"),
+        Value("cross_value_{layer}", "cache", CROSS, "and its values"),
         Value("self_key_{layer}", "cache", PAST, "keys of the cached tokens; slots from `position` on are ignored"),
         Value("self_value_{layer}", "cache", PAST, "their values"),
     ),
@@ -99,8 +99,8 @@ STEP = (
     ),
 )
 KEPT = (
-    Value("kept_key_{layer}", "cache", MEMORY, "cross_key unchanged; bind both to one buffer to avoid a copy"),
-    Value("kept_value_{layer}", "cache", MEMORY, "cross_value likewise"),
+    Value("kept_key_{layer}", "cache", CROSS, "cross_key unchanged; bind both to one buffer to avoid a copy"),
+    Value("kept_value_{layer}", "cache", CROSS, "cross_value likewise"),
 )
 
 GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
@@ -112,19 +112,19 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
             Value("logprobs", "float32", ("batch", "target", "target_vocab"), "of the token after each position"),
             Value(
                 "encoder_attention",
-                "real",
+                "float",
                 ("batch", "encoder_layers", "heads", "source", "source"),
                 "attention weights of the encoder",
             ),
             Value(
                 "decoder_attention",
-                "real",
+                "float",
                 ("batch", "decoder_layers", "heads", "target", "target"),
                 "attention weights of the decoder over its own tokens",
             ),
             Value(
                 "cross_attention",
-                "real",
+                "float",
                 ("batch", "decoder_layers", "heads", "target", "source"),
                 "attention weights of the decoder over the source",
             ),
@@ -132,12 +132,12 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
     ),
     "merge": (
         (
-            Value("held", "real", ("held", "heads", "held_past", "head"), "rows of a KV cache"),
-            Value("added", "real", ("added", "heads", "added_past", "head"), "more rows"),
+            Value("held", "float", ("held", "heads", "held_past", "head"), "rows of a KV cache"),
+            Value("added", "float", ("added", "heads", "added_past", "head"), "more rows"),
             Value("index", "int64", ("rows",), "the row to take, counted over held, then added"),
-            Value("length", "int64", ("one",), "the slots that every row is cut or padded to"),
+            Value("length", "int64", ("1",), "the slots that every row is cut or padded to"),
         ),
-        (Value("merged", "real", PAST, "the rows taken"),),
+        (Value("merged", "float", PAST, "the rows taken"),),
     ),
     "fast_encoder": ENCODER,
     "fast_step": (STEP[0], (*STEP[1], *KEPT)),

@@ -19,7 +19,7 @@ from model.config import ModelConfig
 
 def graphs_of(variant: str, config: ModelConfig) -> list[str]:
     """The graphs that a variant has: fast ones for the CPU, where the model allows them."""
-    fast = PRECISIONS[variant].real == "float32" and can_be_fast(config)
+    fast = PRECISIONS[variant].dtype == "float32" and can_be_fast(config)
     return [name for name in GRAPHS if fast or name in REQUIRED]
 
 
@@ -39,4 +39,4 @@ def build_variant_graph(
     else:
         parts = FastParts if fast else Parts
     cache = precision.fast_cache if fast else ""
-    return build_graph(graph, config, weights, store, location, parts, precision.real, cache)
+    return build_graph(graph, config, weights, store, location, parts, precision.dtype, cache)

@@ -72,7 +72,7 @@ def _of_variant(bundle: Bundle, variant: Variant, samples: Samples | None, threa
         yield f"onnxruntime cannot load it: {error}"
         return
     yield from bundle_checks.check_interface(plain, variant.name)
-    yield from guarded("merge", bundle_checks.check_merge(plain, precision.real))
+    yield from guarded("merge", bundle_checks.check_merge(plain, precision.dtype))
     runners = {"": plain} | ({"fast ": plain.fast()} if "fast_step" in variant.graphs else {})
     for number, (name, runner) in enumerate(runners.items()):
         served = number == len(runners) - 1  # on a CPU

@@ -73,9 +73,10 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
         return
     bundle = result.run.with_name(f"{result.run.name}-bundle") if result.run.name else "bundle"  # the run may be `.`
     unit = "nats per token" if plan.train.select == "loss" else "% of sequences wrong"
+    best = f"best at step {result.best_step:,}: validation {plan.train.select} {result.best_value:.4g} {unit}"
     print(
-        f"{result.run}: {result.step:,} steps in {duration(result.seconds)}; best at step {result.best_step:,}: "
-        f"validation {plan.train.select} {result.best_value:.4g} {unit}\n"
+        f"{result.run}: {result.step:,} steps in {duration(result.seconds)}; "
+        f"{best if result.best_step else 'nothing was validated by that criterion'}\n"
         f"next: attendant export {result.run} --out {bundle}"
     )
 

@@ -16,8 +16,8 @@ import sentencepiece
 import torch
 
 from attendant import main
-from model.importers import fairseq
-from model.importers.problems import ImportRefusedError
+from model.importers import fairseq, text_models
+from model.importers.problems import ImportRefusedError, Problems
 from tests.foreign import (
     LENGTH,
     OTHER,
@@ -265,3 +265,8 @@ def test_codes_of_another_version_are_refused_and_missing_ones_are_hinted_at(tmp
         with pytest.raises(ImportRefusedError, match=why):
             fairseq.read(tmp_path / "checkpoint.pt", **files, bpe_codes=tmp_path / "codes")
     assert "without --bpe-codes" in fairseq.read(tmp_path / "checkpoint.pt", **files).notes[0]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path: Path) -> None:
+    (tmp_path / "dict.txt").write_text("\ufeffthe 10\nof 9\n", encoding="utf-8")
+    assert text_models.read_lines(tmp_path / "dict.txt", Problems(tmp_path)) == ["the 10", "of 9"]

@@ -127,7 +127,7 @@ def read_lines(path: Path, problems: Problems) -> list[str] | None:
         if path.stat().st_size > LARGEST:
             problems.add(f"{path.name} is larger than {LARGEST // 2**20} MiB")
             return None
-        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except OSError as error:
         problems.add(f"{path.name} cannot be read: {error.strerror}")
     except UnicodeDecodeError:
