@@ -20,8 +20,8 @@ from service.settings import Settings, SettingsError
 if TYPE_CHECKING:
     from service.engine.interface import Submission
     from service.engine.tasks import Finished, NewTokens, Result, Task
-    from service.http.models import ServedModel
-    from service.http.schemas import RequestModel
+    from service.requests.schemas import RequestModel
+    from service.requests.served import ServedModel
 
     AnyRequest = TypeVar("AnyRequest", bound=RequestModel)
 
@@ -146,7 +146,7 @@ class Model:
         BundleError, StartError or SettingsError says why it cannot be used.
         """
         from service.generate import load_engine
-        from service.http.models import ServedModel
+        from service.requests.served import ServedModel
 
         settings = Settings(
             bundle=None if bundle is None else Path(bundle),
@@ -211,8 +211,8 @@ class Model:
         self, inputs: str | list[str] | tuple[str, ...], **options: Unpack[GenerateOptions]
     ) -> Output | list[Output]:
         """The output of a text, or those of several in their order. Every text is checked before any is decoded."""
-        from service.http.planning import plan_generate
-        from service.http.schemas import GenerateRequest
+        from service.requests.planning import plan_generate
+        from service.requests.schemas import GenerateRequest
 
         if inputs in ([], ()):
             return []
@@ -224,9 +224,9 @@ class Model:
 
     def score(self, source: str, target: str, **options: Unpack[TextOptions]) -> Score:
         """The log-probability of a given target, token by token."""
-        from service.http.planning import plan_score
-        from service.http.responses import score_content
-        from service.http.schemas import ScoreRequest
+        from service.requests.content import score_content
+        from service.requests.planning import plan_score
+        from service.requests.schemas import ScoreRequest
 
         request = _request(ScoreRequest, options, TextOptions, {"source": source, "target": target})
         task = plan_score(request, self._served)
@@ -239,9 +239,9 @@ class Model:
 
     def next_token(self, source: str, prefix: str = "", **options: Unpack[NextTokenOptions]) -> NextToken:
         """The softmax over the next token after the beginning of a target."""
-        from service.http.planning import plan_next_token
-        from service.http.responses import next_token_content
-        from service.http.schemas import NextTokenRequest
+        from service.requests.content import next_token_content
+        from service.requests.planning import plan_next_token
+        from service.requests.schemas import NextTokenRequest
 
         request = _request(NextTokenRequest, options, NextTokenOptions, {"source": source, "prefix": prefix})
         (result,) = self._run([plan_next_token(request, self._served)], request.timeout_ms, "source")
@@ -254,7 +254,7 @@ class Model:
 
     def _run(self, tasks: Sequence[Task], timeout_ms: int | None, field: str) -> list[Any]:
         """The results in order; the first error is raised, and what else was submitted is cancelled."""
-        from service.http.planning import deadline
+        from service.requests.planning import deadline
 
         waiting = Waiting(len(tasks))
         until = deadline(timeout_ms, time.monotonic(), LIMITS)
@@ -310,7 +310,7 @@ class Waiting:
 
 def _request(kind: type[AnyRequest], options: Mapping[str, Any], known: Any, texts: Mapping[str, Any]) -> AnyRequest:
     """The request of the HTTP API with these fields, or an error that tells all that is wrong with them."""
-    from service.http.validation import validate
+    from service.requests.validation import validate
 
     names = [*texts, *known.__annotations__]
     for name in options:
@@ -321,7 +321,7 @@ def _request(kind: type[AnyRequest], options: Mapping[str, Any], known: Any, tex
 
 
 def _output(served: ServedModel, result: Any) -> Output:
-    from service.http.responses import output_content
+    from service.requests.content import output_content
 
     rows = output_content(served, result, True)["hypotheses"]
     return Output(

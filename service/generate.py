@@ -23,10 +23,10 @@ from service.bulk.progress import Progress
 from service.bulk.texts import complaint, lines_of, plan_text
 from service.engine.interface import EngineInterface
 from service.errors import InvalidFieldError, ServiceError
-from service.http.models import ServedModel
-from service.http.schemas import GenerateRequest
-from service.http.validation import validate
 from service.info import find_bundle
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
+from service.requests.validation import validate
 from service.settings import Settings, flag, read_settings, takes
 
 NOT_OPTIONS = ("inputs", "stream", "timeout_ms", "model")  # fields of POST /v1/generate that have no flag

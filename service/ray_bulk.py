@@ -21,9 +21,9 @@ from service.bulk.parquet import ADDED, Answered, ParquetFormat, Row, answered_t
 from service.bulk.pipeline import answered
 from service.errors import InvalidFieldError, ServiceError
 from service.generate import load_engine
-from service.http.models import ServedModel
-from service.http.schemas import GenerateRequest
-from service.http.validation import validate
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
+from service.requests.validation import validate
 from service.settings import Settings, SettingsError
 
 BATCH_ROWS = 2048  # given to an engine at once: many, so that its own batches are full most of the time

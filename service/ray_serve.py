@@ -31,8 +31,9 @@ from service.engine.resources import MAX_ROWS, most_lanes
 from service.errors import NotFoundError, StartError
 from service.http.app import create_app
 from service.http.connection import ConnectionLimits, protocol_class
-from service.http.responses import JSONLine, error_content
+from service.http.responses import JSONLine
 from service.http.server import bind
+from service.requests.content import error_content
 from service.settings import Settings, SettingsError, read_settings, variable
 
 OF_ONE_REPLICA = ("/metrics", "/v1/reload")  # not through Ray's proxy, which asks any of them

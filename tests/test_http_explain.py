@@ -17,7 +17,7 @@ from model.tokenizer import learn
 from service.http.app import create_app
 from service.http.explain_response import word_pairs
 from service.http.explain_schemas import ExplainRequest, ExplainResponse
-from service.http.schemas import GenerateRequest
+from service.requests.schemas import GenerateRequest
 from service.settings import Settings
 from tests.conftest import make_model
 from tests.engines import make_bundle, make_engine

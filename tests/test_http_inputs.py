@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from service.errors import InvalidFieldError
-from service.http.inputs import encode_source, encode_target
-from service.http.models import ServedModel
+from service.requests.inputs import encode_source, encode_target
+from service.requests.served import ServedModel
 from tests.fake_engine import FakeEngine, make_bundle
 
 

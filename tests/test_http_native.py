@@ -13,8 +13,8 @@ import pytest
 from service.engine.tasks import Generate
 from service.errors import DeadlineError, InvalidFieldError, NotReadyError, QueueFullError
 from service.http.app import create_app
-from service.http.planning import input_seed
 from service.metrics import OUTCOMES
+from service.requests.planning import input_seed
 from service.settings import Settings
 from tests.serving import Service, events_of, in_process
 

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from service.engine.tasks import Finished, Generate, Generated, Hypothesis, NewTokens, Options
 from service.errors import DeadlineError, NotReadyError, QueueFullError
 from service.http.app import create_app
-from service.http.planning import input_seed
+from service.requests.planning import input_seed
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
 

@@ -21,9 +21,9 @@ from openapi_spec_validator import validate
 from export.bundle import BundleError
 from model.tokenizer import learn
 from service.errors import DeadlineError
-from service.http import schemas
 from service.http.app import create_app
 from service.http.explain_schemas import ExplainResponse
+from service.requests import schemas
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
 from tests.serving import Running, in_process, wait_for

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from service.http.app import ROUTERS
 from service.http.route import body_model
-from service.http.schemas import (
+from service.requests.schemas import (
     LARGEST_LENGTH,
     GenerateRequest,
     NextTokenRequest,
@@ -21,7 +21,7 @@ from service.http.schemas import (
     RequestModel,
     ScoreRequest,
 )
-from service.http.validation import validate
+from service.requests.validation import validate
 from tests.serving import Service, in_process
 
 KINDS: list[type[RequestModel]] = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.http import responses
-from service.http.models import ServedModel
+from service.requests.served import ServedModel
 from service.tokenizer import LONG_TEXT
 from tests.fake_engine import FakeEngine, make_bundle
 from tests.serving import Service, in_process

@@ -27,9 +27,9 @@ from service.engine.job import make_search
 from service.engine.search import SpecialIds
 from service.engine.tasks import Generate, Generated, Options
 from service.errors import InvalidFieldError
-from service.http.models import ServedModel
-from service.http.planning import plan_generate
-from service.http.schemas import GenerateRequest
+from service.requests.planning import plan_generate
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 from service.settings import Settings
 from tests.foreign import (
     LENGTH,

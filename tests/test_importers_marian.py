@@ -17,9 +17,9 @@ from model.importers import marian
 from model.importers.problems import ImportRefusedError
 from model.tokenizer import UNK
 from service.engine.engine import Engine, EngineSettings
-from service.http.models import ServedModel
-from service.http.planning import plan_generate
-from service.http.schemas import GenerateRequest
+from service.requests.planning import plan_generate
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 from service.settings import Settings
 from tests.foreign import (
     LENGTH,

@@ -60,12 +60,24 @@ def test_the_engine_knows_neither_http_nor_asyncio() -> None:
         assert not [name for name in imports(path) if name.startswith("service.http")], path
 
 
+def test_requests_and_bulk_work_without_http() -> None:
+    """But for the files of OpenAI's batches, whose lines are requests of HTTP."""
+    for path in [
+        *files("service/requests"),
+        *files("service/bulk"),
+        ROOT / "service/api.py",
+        ROOT / "service/generate.py",
+    ]:
+        assert not tops(path) & {"asyncio", "fastapi", "starlette", "uvicorn"}, path
+        assert path.name == "batch.py" or not [n for n in imports(path) if n.startswith("service.http")], path
+
+
 def test_http_knows_no_tensors_and_of_the_engine_only_its_interface() -> None:
     seen = tuple(f"service.engine.{name}" for name in ("interface", "tasks", "distributions", "attention"))
     names = ("Engine", "EngineSettings", "Turns", "total_threads")
     loader = {"service.engine.engine", *(f"service.engine.engine.{name}" for name in names)}
     loader |= {"service.engine.shared", "service.engine.shared.SharedEngine"}
-    for path in files("service/http"):
+    for path in [*files("service/http"), *files("service/requests")]:
         assert not tops(path) & {"numpy", "onnxruntime"}, path
         found = imports(path) - {"service.engine"}
         known = {name for name in found if name.startswith("service.engine") and not name.startswith(seen)}

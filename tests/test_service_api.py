@@ -17,7 +17,7 @@ import pytest
 import attendant
 from attendant import BundleError, InvalidFieldError, Model, NotReadyError, Output, SettingsError
 from service import api, generate
-from service.http.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
+from service.requests.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
 from tests.serving import Service, in_process
 
 ROOT = Path(__file__).parent.parent

@@ -28,8 +28,8 @@ from service.bulk.progress import Progress
 from service.bulk.shards import OutputError
 from service.bulk.texts import plan_text
 from service.generate import GenerateUsageError, generate, run
-from service.http.models import ServedModel
-from service.http.schemas import GenerateRequest
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 from tests.fake_engine import FakeEngine, make_bundle
 from tests.serving import PATIENCE, in_process, wait_for
 

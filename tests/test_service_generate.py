@@ -22,9 +22,9 @@ from service.bulk.texts import lines_of
 from service.engine.tasks import Finished, Generate, Generated, NewTokens, Options
 from service.errors import QueueFullError
 from service.generate import FailedLinesError, GenerateUsageError, generate, read_arguments, run
-from service.http.models import ServedModel
-from service.http.planning import plan_generate
-from service.http.schemas import GenerateRequest
+from service.requests.planning import plan_generate
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 from service.settings import Settings, SettingsError
 from tests.fake_engine import FakeEngine, make_bundle
 

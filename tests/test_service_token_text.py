@@ -10,8 +10,8 @@ from tokenizers import pre_tokenizers
 
 from model.tokenizer import learn
 from service.engine.tasks import Distribution, Generated, Hypothesis, Scored
-from service.http.models import ServedModel
-from service.http.responses import next_token_content, output_content, score_content
+from service.requests.content import next_token_content, output_content, score_content
+from service.requests.served import ServedModel
 from service.token_text import BYTES, token_text
 from tests.fake_engine import TIMING, FakeEngine, make_bundle
 

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from service.bulk.formats import Finish, LineSource, LineWriter, Source, Writer, read_object
-from service.bulk.pipeline import Outcome
 from service.bulk.texts import LIMITS, LINES_AHEAD, complaint
-from service.engine.tasks import Generate
+from service.engine.tasks import Generate, Outcome
 from service.errors import InvalidFieldError, ServiceError
 from service.http.completion import Completion
-from service.http.completion_plan import plan_completion
 from service.http.errors import UnknownModelError
-from service.http.models import ServedModel
 from service.http.openai import COMPLETIONS, error_format
-from service.http.openai_schemas import CompletionRequest
-from service.http.planning import input_seed
-from service.http.responses import encode
-from service.http.validation import validate
+from service.requests.completion_plan import plan_completion
+from service.requests.content import encode
+from service.requests.openai_schemas import CompletionRequest
+from service.requests.planning import input_seed
+from service.requests.served import ServedModel
+from service.requests.validation import validate
 
 FIELDS = {"custom_id", "method", "url", "body"}
 

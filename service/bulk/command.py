@@ -24,9 +24,9 @@ from service.bulk.pipeline import Item, answered
 from service.bulk.progress import Progress
 from service.bulk.shards import Output, Place, ShardWriter
 from service.bulk.texts import complaint, error_type
-from service.http.models import ServedModel
-from service.http.planning import SEEDS
-from service.http.schemas import GenerateRequest
+from service.requests.planning import SEEDS
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 
 SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 FORMATS = ("text", "tsv", "jsonl", "openai", "parquet")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from service.bulk.pipeline import Outcome
 from service.bulk.texts import (
     complaint,
     decode_text,
@@ -23,11 +22,11 @@ from service.bulk.texts import (
     text_line,
     texts_ahead,
 )
-from service.engine.tasks import Generate, Generated
+from service.engine.tasks import Generate, Generated, Outcome
 from service.errors import InvalidFieldError
-from service.http.models import ServedModel
-from service.http.responses import encode, output_content
-from service.http.schemas import GenerateRequest
+from service.requests.content import encode, output_content
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 
 Finish = Callable[[Sequence[Outcome]], Any]  # from outcomes to what is written; it may raise
 

@@ -11,12 +11,11 @@ import pyarrow
 import pyarrow.parquet
 
 from service.bulk.formats import Finish, Source, Writer, only
-from service.bulk.pipeline import Outcome
 from service.bulk.texts import complaint, plan_text, texts_ahead
-from service.engine.tasks import Generate
+from service.engine.tasks import Generate, Outcome
 from service.errors import InvalidFieldError
-from service.http.models import ServedModel
-from service.http.schemas import GenerateRequest
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 
 ROWS = 1024  # read at once, and in a row group of the output
 HYPOTHESES = pyarrow.list_(

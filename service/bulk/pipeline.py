@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from service.engine.interface import EngineInterface
-from service.engine.tasks import Finished, Generate, NewTokens, Result
+from service.engine.tasks import Finished, Generate, NewTokens, Outcome
 from service.errors import QueueFullError, ServiceError
 
 RETRY_SECONDS = 0.01  # between two attempts to submit to a full queue
 BYTES_AHEAD = 64 * 2**20  # of records that were read and not answered
 
-Outcome = Result | Exception
 Record = TypeVar("Record")
 
 

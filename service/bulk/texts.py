@@ -8,9 +8,9 @@ from typing import IO
 
 from service.engine.tasks import Generate, Generated
 from service.errors import InvalidFieldError, ServiceError
-from service.http.models import ServedModel
-from service.http.planning import input_seed, plan_generate
-from service.http.schemas import GenerateRequest
+from service.requests.planning import input_seed, plan_generate
+from service.requests.schemas import GenerateRequest
+from service.requests.served import ServedModel
 from service.settings import Settings
 
 LIMITS = Settings(max_beam_size=4096, max_inputs=10**6)  # nobody else is served, so only memory limits a beam

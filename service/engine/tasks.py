@@ -225,6 +225,7 @@ class Explained:
 
 
 Result = Generated | Distribution | Scored | Explained
+Outcome = Result | Exception  # of one task
 
 
 @dataclass(frozen=True)

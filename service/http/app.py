@@ -32,10 +32,11 @@ from service.http.middleware import Middleware
 from service.http.models import LoadEngine
 from service.http.record import Traffic
 from service.http.registry import Models
-from service.http.responses import Json, JSONLine
+from service.http.responses import JSONLine
 from service.http.route import body_model
-from service.http.validation import body_refusal
 from service.metrics import Metrics
+from service.requests.content import Json
+from service.requests.validation import body_refusal
 from service.settings import DEFAULT_BUNDLE, Settings
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from service.http.chat_schemas import ChatRequest, ChatResponse
 from service.http.completion import Shape, answer_completion
 from service.http.context import Context
 from service.http.openai import CHAT, COMPLETION_ERRORS, STREAMED
-from service.http.openai_schemas import CompletionRequest
-from service.http.responses import Json
 from service.http.route import DirectRoute
 from service.http.streaming import stream_declaration
-from service.http.validation import combined_error
+from service.requests.content import Json
+from service.requests.openai_schemas import CompletionRequest
+from service.requests.validation import combined_error
 
 SAME_FIELDS = (  # of a completion and of a chat
     "model",

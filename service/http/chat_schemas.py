@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from service.http.openai_schemas import (
+from service.requests.openai_schemas import (
     ABSENT,
     ALLOW_UNKNOWN,
     EARLY_STOPPING,
@@ -28,7 +28,7 @@ from service.http.openai_schemas import (
     CompletionUsage,
     StreamOptions,
 )
-from service.http.schemas import EarlyStopping, RequestModel, ResponseModel, option, value
+from service.requests.schemas import EarlyStopping, RequestModel, ResponseModel, option, value
 
 
 def _joined(content: Any) -> Any:

@@ -10,16 +10,17 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from service.engine.tasks import Generated, Hypothesis, NewTokens, TokenLogprobs
+from service.engine.tasks import Generated, Hypothesis, NewTokens, Outcome, TokenLogprobs
 from service.errors import DeadlineError
-from service.http.completion_plan import CompletionPlan, plan_completion
 from service.http.context import RequestContext
-from service.http.models import ServedModel
-from service.http.openai_schemas import CompletionRequest
-from service.http.planning import deadline
-from service.http.responses import Json, StreamedText, encode, encoded_response
+from service.http.responses import encoded_response
 from service.http.streaming import EventStream
-from service.http.submission import Outcome, TaskStreams, run_tasks
+from service.http.submission import TaskStreams, run_tasks
+from service.requests.completion_plan import CompletionPlan, plan_completion
+from service.requests.content import Json, StreamedText, encode
+from service.requests.openai_schemas import CompletionRequest
+from service.requests.planning import deadline
+from service.requests.served import ServedModel
 
 DONE = b"data: [DONE]\n\n"
 FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}

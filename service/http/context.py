@@ -9,11 +9,11 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from service.http.models import ServedModel
 from service.http.record import Record
 from service.http.registry import Models
 from service.http.submission import Receive
 from service.metrics import Metrics
+from service.requests.served import ServedModel
 from service.settings import Settings
 from service.tokenizer import LONG_TEXT
 

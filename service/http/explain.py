@@ -23,13 +23,13 @@ from service.errors import NotFoundError
 from service.http.context import Context
 from service.http.explain_response import Plan, build
 from service.http.explain_schemas import ExplainRequest, ExplainResponse
-from service.http.inputs import encode_source, encode_target
-from service.http.models import ServedModel
 from service.http.native import POST_ERRORS
-from service.http.planning import Problem, deadline, plan_generate, refuse
 from service.http.route import DirectRoute
-from service.http.schemas import ErrorResponse, GenerateRequest
 from service.http.submission import run_tasks
+from service.requests.inputs import encode_source, encode_target
+from service.requests.planning import Problem, deadline, plan_generate, refuse
+from service.requests.schemas import ErrorResponse, GenerateRequest
+from service.requests.served import ServedModel
 from service.settings import Settings
 
 OFF = "There is no model of this name, explaining is switched off, or the model is too large for it here."

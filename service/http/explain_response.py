@@ -10,8 +10,8 @@ from typing import cast
 from service.engine import attention
 from service.engine.tasks import BeamNode, Explain, Explained, Generated, Hypothesis, Score, Scored
 from service.http.explain_schemas import ExplainRequest
-from service.http.models import ServedModel
-from service.http.responses import Json, encode, hypothesis_content, milliseconds
+from service.requests.content import Json, encode, hypothesis_content, milliseconds
+from service.requests.served import ServedModel
 from service.tokenizer import Span, Tokenizer
 
 # A character of a script that is written without spaces, or a run of anything else that is no space.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from service.http.schemas import (
+from service.requests.schemas import (
     ANY_TEXT,
     TIMEOUT,
     TIMEOUT_TAKES,

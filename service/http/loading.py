@@ -16,8 +16,9 @@ from typing import Any
 from export.bundle import BundleError, read_bundle
 from service.engine.interface import EngineInterface
 from service.errors import NotReadyError, ServiceError, StartError
-from service.http.models import LoadEngine, Model, ServedModel
+from service.http.models import LoadEngine, Model
 from service.metrics import Metrics
+from service.requests.served import ServedModel
 
 WEIGHTS_SHARE = 0.5  # of the memory limit, for the weights of all loaded models
 LOADED_BYTES = 2  # in memory for each byte of weights on disk: graphs of all threads, and of a lane's share

@@ -23,9 +23,9 @@ from service.http.body import Body
 from service.http.errors import BodyTimeoutError, ForbiddenError, HeadersTooLargeError, MethodNotAllowedError
 from service.http.keys import Keys
 from service.http.record import Record, Traffic
-from service.http.responses import Json, encode, error_content, opaque_error
 from service.logs import log_request
 from service.metrics import Metrics
+from service.requests.content import Json, encode, error_content, opaque_error
 from service.settings import Settings
 
 LARGEST_HEADERS = 64 * 2**10  # bytes, the path included

@@ -11,29 +11,10 @@ from pathlib import Path
 from service.bundles import FoundBundle
 from service.engine.interface import EngineInterface
 from service.errors import CancelledError, DeadlineError
-from service.http.defaults import usable_defaults
 from service.http.submission import DisconnectWatch, Receive
+from service.requests.served import ServedModel
 
 LoadEngine = Callable[[Path | None], EngineInterface]  # a started engine of a bundle; None: the configured one
-
-
-class ServedModel:
-    """An engine, with what every request asks of it looked up once."""
-
-    def __init__(self, engine: EngineInterface, name: str | None = None) -> None:
-        """`name` is how requests name it; None: by the bundle's own name."""
-        self.engine = engine
-        self.description = engine.description
-        self.name = name or self.description.model
-        tokenizer = engine.target_tokenizer
-        self.tokens = [tokenizer.token(index) for index in range(tokenizer.size)]
-        self.token_texts = [tokenizer.text(index) for index in range(tokenizer.size)]
-        self.readable = self.tokens == self.token_texts
-        self.end = self.description.special_ids["eos"]
-        self.max_target_length = self.description.max_target_length
-        self.languages = self.description.languages
-        self.defaults = usable_defaults(self.description.generation)
-        self.forced_end = self.description.generation.get("forced_end") is True
 
 
 class Model:

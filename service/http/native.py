@@ -10,25 +10,17 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from service.engine.tasks import Distribution, Generate, Generated, NewTokens, Scored
-from service.http import schemas
+from service.engine.tasks import Distribution, Generate, Generated, NewTokens, Outcome, Scored
 from service.http.context import Context, RequestContext
-from service.http.models import ServedModel
-from service.http.openai_schemas import ModelListResponse
-from service.http.planning import deadline, plan_generate, plan_next_token, plan_score
-from service.http.responses import (
-    Json,
-    StreamedText,
-    encoded_response,
-    generate_content,
-    info_response,
-    model_list_response,
-    next_token_content,
-    score_content,
-)
+from service.http.responses import encoded_response, info_response, model_list_response
 from service.http.route import DirectRoute
 from service.http.streaming import EventStream, error_event, server_sent, stream_declaration
-from service.http.submission import Outcome, TaskStreams, run_tasks
+from service.http.submission import TaskStreams, run_tasks
+from service.requests import schemas
+from service.requests.content import Json, StreamedText, generate_content, next_token_content, score_content
+from service.requests.openai_schemas import ModelListResponse
+from service.requests.planning import deadline, plan_generate, plan_next_token, plan_score
+from service.requests.served import ServedModel
 
 Responses = dict[int | str, dict[str, Any]]
 ERRORS = {

@@ -13,16 +13,17 @@ from service.http.context import Context
 from service.http.errors import UnknownModelError
 from service.http.middleware import native_error
 from service.http.native import ERRORS, Responses
-from service.http.openai_schemas import (
+from service.http.responses import model_list_response, model_response
+from service.http.route import DirectRoute
+from service.http.streaming import stream_declaration
+from service.requests.content import Json
+from service.requests.openai_schemas import (
     CompletionRequest,
     CompletionResponse,
     ModelListResponse,
     ModelResponse,
     OpenAIErrorResponse,
 )
-from service.http.responses import Json, model_list_response, model_response
-from service.http.route import DirectRoute
-from service.http.streaming import stream_declaration
 
 DONE = b"data: [DONE]\n\n"
 FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}

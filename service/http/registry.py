@@ -14,9 +14,10 @@ from service.errors import InvalidFieldError, NotReadyError, StartError
 from service.hardware import memory_limit
 from service.http.errors import UnknownModelError
 from service.http.loading import Loader, cannot_load, sentence_of, stopping
-from service.http.models import LoadEngine, Model, ServedModel
+from service.http.models import LoadEngine, Model
 from service.http.submission import Receive
 from service.metrics import Metrics
+from service.requests.served import ServedModel
 from service.settings import Settings
 
 DEFAULT = "default"  # the name of the model that is meant where none is named

@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from service.http.context import request_context
-from service.http.schemas import RequestModel
-from service.http.validation import model_in
+from service.requests.schemas import RequestModel
+from service.requests.validation import model_in
 
 
 class DirectRoute(APIRoute):

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.http.record import record_of
-from service.http.responses import Json, encode
 from service.http.submission import TaskStreams
+from service.requests.content import Json, encode
 
 EVENT_STREAM = "text/event-stream"
 HEADERS = [

@@ -8,11 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from service.engine.interface import EngineInterface, Submission
-from service.engine.tasks import EventCallback, Finished, Generate, NewTokens, Result, Task
+from service.engine.tasks import EventCallback, Finished, Generate, NewTokens, Outcome, Result, Task
 from service.errors import CancelledError, InvalidFieldError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Outcome = Result | Exception  # of one task
 WATCH_AFTER = 0.01  # seconds; most answers are there before it pays to look whether the client still is
 
 

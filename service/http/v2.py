@@ -15,12 +15,8 @@ from service.engine.tasks import Generate, Generated, Hypothesis
 from service.errors import InvalidFieldError, InvalidJSONError, ServiceError
 from service.http.context import Context, RequestContext, request_context
 from service.http.loading import cannot_load
-from service.http.models import ServedModel
 from service.http.native import ERRORS, Responses
-from service.http.planning import deadline, plan_generate
-from service.http.responses import Json, encode
 from service.http.route import body_model, parse_body
-from service.http.schemas import LONGEST_TIMEOUT_MS, GenerateRequest
 from service.http.submission import run_tasks
 from service.http.tensors import read_texts, tensor
 from service.http.v2_schemas import (
@@ -34,7 +30,11 @@ from service.http.v2_schemas import (
     ServerMetadata,
     TensorDescription,
 )
-from service.http.validation import validate
+from service.requests.content import Json, encode
+from service.requests.planning import deadline, plan_generate
+from service.requests.schemas import LONGEST_TIMEOUT_MS, GenerateRequest
+from service.requests.served import ServedModel
+from service.requests.validation import validate
 
 PREFIX = "/v2"
 MODEL = PREFIX + "/models/{name}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import PrivateAttr, WithJsonSchema
 
-from service.http.schemas import RequestModel, ResponseModel, option, value
+from service.requests.schemas import RequestModel, ResponseModel, option, value
 
 ABOUT_BINARY = "binary_data_size, in bytes, where the data follows the JSON"
 # What is inside a list is checked by service/http/tensors.py.

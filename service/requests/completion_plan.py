@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.engine.tasks import Generate, Options
-from service.http.models import ServedModel
-from service.http.openai_schemas import CompletionRequest
-from service.http.planning import (
+from service.languages import Chosen
+from service.requests.openai_schemas import CompletionRequest
+from service.requests.planning import (
     SEEDS,
     Generation,
     Problem,
@@ -18,8 +18,8 @@ from service.http.planning import (
     too_many_texts,
     with_defaults,
 )
-from service.http.schemas import LOWEST_TEMPERATURE, GenerateRequest
-from service.languages import Chosen
+from service.requests.schemas import LOWEST_TEMPERATURE, GenerateRequest
+from service.requests.served import ServedModel
 from service.settings import Settings
 
 

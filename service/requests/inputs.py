@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from service.engine.tasks import Ids
 from service.errors import InvalidFieldError
-from service.http.models import ServedModel
+from service.requests.served import ServedModel
 from service.tokenizer import Tokenizer
 
 CHARACTERS_PER_TOKEN = 64  # a text longer than this times its limit is refused before any work on it

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.errors import InvalidFieldError
-from service.http.schemas import GenerateRequest
-from service.http.validation import validate
+from service.requests.schemas import GenerateRequest
+from service.requests.validation import validate
 
 FIELDS = (
     "beam_size",

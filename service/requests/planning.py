@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from service.engine.tasks import Generate, NextToken, Options, Score
 from service.errors import InvalidFieldError
-from service.http.defaults import fitting_defaults
-from service.http.inputs import encode_source, encode_target
-from service.http.models import ServedModel
-from service.http.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
-from service.http.validation import combined_error
 from service.languages import Chosen
+from service.requests.defaults import fitting_defaults
+from service.requests.inputs import encode_source, encode_target
+from service.requests.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
+from service.requests.served import ServedModel
+from service.requests.validation import combined_error
 from service.settings import Settings
 
 SEEDS = 2**63  # how many there are

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from service.http.schemas import (
+from service.requests.schemas import (
     EARLY_STOPPING_ABOUT,
     LANGUAGE_TAKES,
     LARGEST_SEED,

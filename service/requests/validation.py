@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from service.errors import InvalidFieldError, InvalidJSONError, ServiceError
-from service.http.schemas import ANY_TEXT, RequestModel
+from service.requests.schemas import ANY_TEXT, RequestModel
 
 MOST_PROBLEMS = 10  # told of in one answer
 LONGEST_PATH = 100  # characters
