@@ -38,7 +38,7 @@ from model.threads import set_torch_threads
 from model.transformer import Transformer
 from model.validate import Validator, said
 
-MEASURED_TOKENS = 2048  # padded tokens of the batch on which the number of threads is measured
+MEASURED_TOKENS = 8192  # padded tokens, at most, of the batch on which the number of threads is measured
 OTHER_WORK = 1.25  # times a forward and backward pass: an update with its optimizer
 
 
