@@ -178,7 +178,7 @@ def write_bundle(
     """
     if directory.exists() and not force:
         raise BundleError(f"{directory} is there already; --force replaces it.")
-    if directory.exists() and not (directory / MANIFEST).is_file() and not _is_empty(directory):
+    if directory.exists() and not _is_replaceable(directory):
         raise BundleError(f"{directory} is no bundle, and --force replaces bundles only; name another directory.")
     beside, old = directory.with_name(f".{directory.name}.partial"), directory.with_name(f".{directory.name}.old")
     for leftover in (beside, old):
@@ -198,8 +198,18 @@ def write_bundle(
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+def _is_replaceable(path: Path) -> bool:
+    """Whether it is an empty directory, or a bundle, perhaps damaged, without files that its manifest does not list."""
+    if not path.is_dir():
+        return False
+    held = _files_in(path)
+    if not held:
+        return not any(path.iterdir())
+    try:
+        listed = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return set(held) <= {MANIFEST, *listed}
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def stored_weights(graph: Path) -> dict[str, onnx_file.Stored]:

@@ -68,10 +68,10 @@ def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[Ids, Ids]]
 
 
 def _choose_calibration(pairs: list[tuple[str, str]], trained: TrainedModel) -> tuple[list[tuple[Ids, Ids]], set[str]]:
-    """Evenly spaced sources, each with its first target, as ids; and these sources: at most half of all."""
+    """Evenly spaced sources, at most every second one, each with its first target, as ids; and these sources."""
     first = dict(reversed(pairs))
     sources = list(dict.fromkeys(source for source, _ in pairs))
-    spaced = sources[:: max(2, len(sources) // CALIBRATION_PAIRS)][:CALIBRATION_PAIRS]
+    spaced = sources[:: max(2, -(-len(sources) // CALIBRATION_PAIRS))]
     chosen = [(source, first[source]) for source in spaced]
     encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
     limit = trained.config.max_length

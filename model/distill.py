@@ -112,9 +112,9 @@ def unlabelled_words(
     normalized: Callable[[str], str] = normalize.build(names).normalize_str if names else str
     known = {normalized(source) for source in known}
     held_out = {normalized(source) for tsv in plan.held_out for source, _ in read_pairs(tsv)}
-    lines = [line.strip() for path in plan.words for line in _lines(path) if line.strip()]
-    words = {normalized(line): line for line in reversed(lines)}  # the first of those that are the same
-    words = dict(reversed(words.items()))
+    words: dict[str, str] = {}  # as they are read: as they are written first
+    for line in (line.strip() for path in plan.words for line in _lines(path) if line.strip()):
+        words.setdefault(normalized(line), line)
     unheard = [line for word, line in words.items() if word not in known and word not in held_out]
     readable = [word for word in unheard if UNK not in (ids := trained.source.encode(word)) and len(ids) < limit]
     return readable, {

@@ -105,11 +105,14 @@ def prepare(plan: Plan) -> None:
 
 def _refuse_to_replace(plan: Plan) -> None:
     """Refuse an --out whose data or split is no run's: preparing a run would replace the directory with its own."""
-    for name, ours in ((DATA, ("*.index", "*.tokens")), (split.DIRECTORY, (split.TRAIN, split.VALID))):
+    written = {DATA: tuple(f"{part}.{kind}" for part in ("train", "valid") for kind in ("index", "tokens"))}
+    if plan.valid is None:
+        written[split.DIRECTORY] = (split.TRAIN, split.VALID)
+    for name, ours in written.items():
         directory = plan.out / name
         held = sorted(directory.iterdir()) if directory.is_dir() else []
         given = [tsv.resolve() for tsv in (plan.data, plan.valid) if tsv]
-        others = [path for path in held if path.resolve() in given or not any(path.match(own) for own in ours)]
+        others = [path for path in held if path.resolve() in given or path.name not in ours]
         if others:
             raise UserError(
                 f"{directory} has {others[0].name}, and a run in {plan.out} would replace that directory; "
@@ -129,8 +132,7 @@ def _split(plan: Plan) -> None:
 
 def write_samples(valid: Path, count: int, path: Path) -> None:
     """Evenly spaced pairs of the validation file, which export calibrates and verifies with."""
-    stride = max(1, count // SAMPLES)
-    kept = itertools.islice(itertools.islice(read_pairs(valid), 0, None, stride), SAMPLES)
+    kept = itertools.islice(read_pairs(valid), 0, None, max(1, -(-count // SAMPLES)))
     write_text(path, "".join(f"{source}\t{target}\n" for source, target in kept))
 
 

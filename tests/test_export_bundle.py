@@ -184,16 +184,23 @@ def corrupt(data: bytes, rng: random.Random) -> bytes:
     return data[:at] + data[at + rng.randint(1, 16) :]
 
 
-@pytest.mark.parametrize("kind", ["run", "file"])
-def test_force_replaces_nothing_but_a_bundle(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["config.json", "manifest.json", ""])
+def test_force_replaces_nothing_but_a_bundle(name: str, tmp_path: Path) -> None:
+    """A run has a config.json, a bulk run's output a manifest.json of another kind; and it may be a file."""
     place = tmp_path / "place"
-    if kind == "run":
-        place.mkdir()
-    kept = place / "config.json" if kind == "run" else place
+    kept = place / name if name else place
+    kept.parent.mkdir(exist_ok=True)
     kept.write_text("{}", encoding="utf-8")
     with pytest.raises(BundleError, match="place is no bundle, and --force replaces bundles only"):
         write_bundle(place, fill, force=True)
     assert kept.read_text(encoding="utf-8") == "{}"
+
+
+def test_force_keeps_a_bundle_that_something_was_added_to(copy: Path) -> None:
+    (copy / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(BundleError, match="--force replaces bundles only"):
+        write_bundle(copy, fill, force=True)
+    assert (copy / "notes.txt").exists()
 
 
 def test_an_existing_bundle_is_replaced_only_by_force_and_only_by_a_whole_one(copy: Path) -> None:

@@ -47,7 +47,7 @@ class MatMulIntegerToFloat(OpRun):  # type: ignore[misc]
         return ((scaled if bias is None else scaled + bias).astype(np.float32),)
 
 
-def feeds_of(graph: str, model: Transformer, real: str) -> dict[str, Any]:
+def feeds_of(graph: str, model: Transformer, dtype: str) -> dict[str, Any]:
     """Inputs of a graph: real sources and targets, random caches."""
     sizes, rng = sizes_of(model.config), np.random.default_rng(0)
     source, source_length = sources([4, 7, 1])
@@ -65,7 +65,7 @@ def feeds_of(graph: str, model: Transformer, real: str) -> dict[str, Any]:
     return {
         value.name: known[value.name]
         if value.name in known
-        else rng.normal(size=[free.get(axis, axis) for axis in value.shape(sizes)]).astype(real)
+        else rng.normal(size=[free.get(axis, axis) for axis in value.shape(sizes)]).astype(dtype)
         for value in signature.inputs(graph, sizes)
     }
 
@@ -80,7 +80,7 @@ def test_a_plain_graph_gives_the_same_values_in_the_reference_evaluator(
     ranges = calibrate(model.config, arrays_of(model), PAIRS)
     proto = build_variant_graph(variant, graph, model.config, arrays_of(model), ranges)
     assert {node.op_type for node in proto.graph.node if node.domain} <= {"MatMulIntegerToFloat"}
-    feeds = feeds_of(graph, model, PRECISIONS[variant].real)
+    feeds = feeds_of(graph, model, PRECISIONS[variant].dtype)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     evaluator = ReferenceEvaluator(proto, new_ops=[MatMulIntegerToFloat])

@@ -36,6 +36,20 @@ def test_a_run_of_many_samples_has_500_of_them_calibrate_and_1000_held_out(tmp_p
     assert len(found.texts) == 1000
 
 
+@pytest.mark.parametrize("count", [100, 1001, 1499, 1998])
+def test_calibration_reaches_from_the_first_source_to_the_last(count: int, tmp_path: Path) -> None:
+    letters = "abcfgkl"
+    words = [f"{a}{b}{c}{d}" for a in letters for b in letters for c in letters for d in letters][:count]
+    run = write_run(tmp_path / "run")
+    (run / "samples.tsv").write_text("".join(f"{word}\tA B\n" for word in words), encoding="utf-8")
+    trained = load_trained(run)
+    spaced = [trained.source.encode(word) for word in words]
+    used = [spaced.index(source) for source, _ in calibration_pairs(run, trained)]
+    assert used[0] == 0
+    assert count - used[-1] <= used[1] - used[0]
+    assert count / 6 <= len(used) <= 500
+
+
 def test_one_source_with_many_targets_leaves_as_many_sources_to_calibrate_with(tmp_path: Path) -> None:
     many = [(WORDS[0], " ".join("A" * i)) for i in range(1, 10)]
     plain, skewed = (samples_of(tmp_path / name, [*pairs, *((word, "A") for word in WORDS[1:])])

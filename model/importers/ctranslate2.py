@@ -236,7 +236,7 @@ def _body_weights(tensors: Tensors, config: ModelConfig, activation: int) -> dic
     for side, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
         for i in range(layers[side]):
             found |= _layer(tensors, side, i, config.d_model, config.d_ff)
-        if config.final_norm or config.norm == "pre":
+        if "encoder/layer_norm/gamma" in tensors:
             found |= _norm(tensors, f"{side}/layer_norm", f"{side}_norm", config.d_model)
         if config.embedding_norm:
             found |= _norm(tensors, f"{side}/layernorm_embedding", f"{embedding}.norm", config.d_model)
