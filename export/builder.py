@@ -20,6 +20,7 @@ ELEMENT_TYPES = {
     "int32": TensorProto.INT32,
     "int8": TensorProto.INT8,
 }
+NAMED = {"float": "real"}  # in names of constants, which stay: verification compares whole graphs
 SMALLEST_STORED = 1024  # bytes; smaller arrays stay in the graph
 ALIGNMENT = 64  # bytes
 
@@ -89,7 +90,8 @@ class GraphBuilder:
 
     def constant(self, value: Any, kind: str = "int64") -> str:
         array = np.asarray(value, dtype=self.dtype if kind == "float" else kind)
-        return self.weight(f"constant_{kind}_{array.shape}_{array.tolist()}".replace(" ", ""), array)
+        name = f"constant_{NAMED.get(kind, kind)}_{array.shape}_{array.tolist()}"
+        return self.weight(name.replace(" ", ""), array)
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output, and return that output's name."""
