@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from service.http import responses
+from service.requests import content
 from service.requests.served import ServedModel
 from service.tokenizer import LONG_TEXT
 from tests.fake_engine import FakeEngine, make_bundle
@@ -71,7 +72,7 @@ def test_a_whole_vocabulary_is_answered_beside_the_event_loop(
 ) -> None:
     monkeypatch.setattr(responses, "LONG_RESPONSE", 10)
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(responses, "top_tokens", threads_of(responses.top_tokens, threads))
+    monkeypatch.setattr(content, "top_tokens", threads_of(content.top_tokens, threads))
     assert service.post("/v1/next-token", source="cat", top_k=top_k).status_code == 200
     assert [thread is loop_thread(service) for thread in threads] == [top_k == 5]
 

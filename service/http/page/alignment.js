@@ -36,7 +36,7 @@ function picture(explained) {
     const x2 = shift(target) + target.middles[n];
     return svg("path", { class: "line", "data-source": s, "data-target": n, d: `M${x1} 40C${x1} 95 ${x2} 95 ${x2} ${HEIGHT - 42}` });
   });
-  const drawing = svg("svg", { class: "alignment", width: width + 4, height: HEIGHT, viewBox: `-2 0 ${width + 4} ${HEIGHT}`, role: "img", "aria-label": t("alignmentLabel") }, lines);
+  const drawing = svg("svg", { class: "alignment", width: width + 4, height: HEIGHT, viewBox: `-2 0 ${width + 4} ${HEIGHT}`, role: "group", "aria-label": t("alignmentLabel") }, lines);
   tokens(drawing, source, shift(source), 26, "source", lines);
   tokens(drawing, target, shift(target), HEIGHT - 22, "target", lines);
   return rove(drawing, ".node");

@@ -41,7 +41,7 @@ async function refusal(answer) {
   let error = {};
   try {
     const found = (await answer.json()).error;
-    error = typeof found === "string" ? { message: found } : found;
+    error = typeof found === "string" ? { message: found } : found ?? {};
   } catch { /* a proxy's own page */ }
   if (answer.status === 401) {
     wanted();

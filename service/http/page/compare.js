@@ -8,6 +8,8 @@ import { t } from "./i18n.js";
 import { state, update } from "./state.js";
 import { explainedText, nameOf } from "./text.js";
 
+const turns = new WeakMap(); // a column to its last request
+
 export function compare(panel) {
   const sides = [h("div", { class: "column" }), h("div", { class: "column" })];
   const run = () => Promise.all([show(sides[0], state.source, state.given), show(sides[1], state.source2 || state.source, state.given2)]);
@@ -32,8 +34,11 @@ export function compareBody(source, target) {
 async function show(column, source, target) {
   if (!source) return fill(column, h("p", { class: "faint" }, t("needSource")));
   fill(column, h("p", { class: "faint" }, t("computing")));
+  const turn = {};
+  turns.set(column, turn);
   try {
     const explained = await request("/v1/explain", compareBody(source, target));
+    if (turns.get(column) !== turn) return null; // asked again meanwhile
     const detail = h("p", { class: "detail", role: "status" }, t("legend"));
     const sum = explained.steps.reduce((all, step) => all + step.logprob, 0);
     const total = t("total", { sum: number(sum, 3), mean: number(sum / explained.steps.length, 3) });
@@ -41,6 +46,7 @@ async function show(column, source, target) {
     fill(column, h("p", { class: "given", dir: "auto" }, explained.source.text), explainedText(explained, detail), h("p", {}, total), detail, h("div", { class: "scroll" }, canvas));
     map(canvas, explained, column.clientWidth);
   } catch (error) {
+    if (turns.get(column) !== turn) return null;
     fill(column, h("p", { class: "error" }, error instanceof Failure ? error.message : String(error)));
   }
   return null;

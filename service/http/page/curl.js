@@ -3,7 +3,7 @@
 import { hasKey } from "./api.js";
 import { find, fill, h } from "./dom.js";
 import { compareBody } from "./compare.js";
-import { explainBody, generateBody } from "./generate.js";
+import { explainBody, generateBody, session, wantedOf } from "./generate.js";
 import { t } from "./i18n.js";
 import { nextBody } from "./nexttoken.js";
 import { state } from "./state.js";
@@ -11,21 +11,24 @@ import { treeBody } from "./tree.js";
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
+const infoPath = () => (session.model ? `/v1/info?model=${encodeURIComponent(session.model)}` : "/v1/info");
+
 function command(path, body) {
   const key = hasKey() ? ' -H "Authorization: Bearer $ATTENDANT_KEY"' : "";
-  return `curl ${location.origin}${path}${key}${body ? ` -d ${quote(JSON.stringify(body))}` : ""}`;
+  const address = `${location.origin}${path}`;
+  return `curl ${path.includes("?") ? quote(address) : address}${key}${body ? ` -d ${quote(JSON.stringify(body))}` : ""}`;
 }
 
 /** Of the output, and of the part that is open. */
 export function commands() {
   const found = [command("/v1/generate", generateBody())];
   if (state.tab === "next") found.push(command("/v1/next-token", nextBody()));
-  if (["attention", "alignment"].includes(state.tab)) found.push(command("/v1/explain", explainBody({ attention: [state.kind] })));
+  if (["attention", "alignment"].includes(state.tab)) found.push(command("/v1/explain", explainBody(wantedOf())));
   if (state.tab === "beam") found.push(command("/v1/explain", treeBody()));
   if (state.tab === "compare") {
     found.push(command("/v1/explain", compareBody(state.source, state.given)), command("/v1/explain", compareBody(state.source2 || state.source, state.given2)));
   }
-  if (state.tab === "model") found.push(command("/v1/info", null), command("/metrics", null));
+  if (state.tab === "model") found.push(command(infoPath(), null), command("/metrics", null));
   return found;
 }
 

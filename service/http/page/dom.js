@@ -32,6 +32,17 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** Draw anew; the control that had the focus has it again, found by its name. */
+export function keepFocus(place, draw) {
+  const kinds = "button, input, select";
+  const name = (control) => control.getAttribute("aria-label") ?? (control.closest("label") ?? control).textContent;
+  const active = document.activeElement;
+  const had = place.contains(active) && active.matches(kinds) ? name(active) : null;
+  draw();
+  if (had === null || place.contains(document.activeElement)) return;
+  [...place.querySelectorAll(kinds)].find((control) => name(control) === had)?.focus();
+}
+
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export const percent = (p) => `${(100 * p).toFixed(p >= 0.0995 ? 0 : p >= 0.001 ? 1 : 2)} %`;

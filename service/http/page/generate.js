@@ -1,7 +1,7 @@
 // Type, and see the output stream; then what the search found.
 
 import { Failure, request, stream } from "./api.js";
-import { fill, find, h, number } from "./dom.js";
+import { fill, find, h, keepFocus, number } from "./dom.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
 import { explainedText, plainText, tint } from "./text.js";
@@ -42,7 +42,6 @@ export function explainBody(more = {}) {
 /** Run the search, then explain it; `done` redraws what depends on it. */
 export async function generate(done) {
   stop();
-  const control = (running = new AbortController());
   Object.assign(session, { answer: null, explained: null });
   session.tree = null;
   session.failure = null;
@@ -54,20 +53,22 @@ export async function generate(done) {
     return;
   }
   if (state.mode === "sample" && state.seed === null) update({ seed: Math.floor(Math.random() * 2 ** 31) });
-  find("#go").textContent = t("stop");
+  const control = (running = new AbortController());
+  label("stop");
   try {
     await streamed(control.signal);
     drawResult(done);
     await explainOutput(control.signal);
+    if (control.signal.aborted) return;
     drawResult(); // parts ask for the explanation themselves
   } catch (error) {
-    if (error.name === "AbortError") return;
+    if (error.name === "AbortError" || control.signal.aborted) return;
     showError(error);
     done();
   } finally {
     if (running === control) {
       running = null;
-      find("#go").textContent = t("generate");
+      label("generate");
     }
   }
 }
@@ -77,7 +78,7 @@ async function explainOutput(signal) {
   try {
     await explain(signal);
   } catch (error) {
-    if (!(error instanceof Failure) || error.status === 0) throw error;
+    if (signal.aborted || !(error instanceof Failure) || error.status === 0) throw error;
     session.failure = error.message;
   }
 }
@@ -86,8 +87,16 @@ export function stop() {
   running?.abort();
   const was = running !== null;
   running = null;
-  if (was) find("#go").textContent = t("generate");
+  if (was) label("generate");
   return was;
+}
+
+export const isRunning = () => running !== null;
+
+/** What the button does; it keeps that when the page is translated. */
+function label(name) {
+  find("#go").dataset.t = name;
+  find("#go").textContent = t(name);
 }
 
 async function streamed(signal) {
@@ -96,15 +105,19 @@ async function streamed(signal) {
   fill(find("#result"), text);
   let first = null;
   const events = state.mode === "sample" && hypotheses() > 1 ? whole(signal) : stream("/v1/generate", generateBody(), signal);
-  for await (const [name, data] of events) {
-    if (name === "token") {
-      first ??= performance.now() - began;
-      const token = h("span", { class: "token" }, data.text);
-      tint(token, Math.exp(data.logprob));
-      text.append(token);
-    } else {
-      session.answer = { ...data, first: first ?? performance.now() - began, all: performance.now() - began };
+  try {
+    for await (const [name, data] of events) {
+      if (name === "token") {
+        first ??= performance.now() - began;
+        const token = h("span", { class: "token" }, data.text);
+        tint(token, Math.exp(data.logprob));
+        text.append(token);
+      } else {
+        session.answer = { ...data, first: first ?? performance.now() - began, all: performance.now() - began };
+      }
     }
+  } finally {
+    text.classList.remove("streaming");
   }
 }
 
@@ -113,27 +126,34 @@ async function* whole(signal) {
   yield ["done", await request("/v1/generate", generateBody(), signal)];
 }
 
-/** What one kind of attention needs is asked for once; a long text's layers one at a time. */
-export async function explain(signal = null) {
-  if (!session.answer) return null;
-  const { source_tokens: s, target_tokens: n } = session.answer.usage;
+/** What is asked of an explanation; a long text's layers one at a time. */
+export function wantedOf() {
+  const { source_tokens: s, target_tokens: n } = session.answer?.usage ?? { source_tokens: 0, target_tokens: 0 };
   const sizes = session.info?.bundle.sizes ?? { heads: 8, encoder_layers: 6, decoder_layers: 6 };
   const layers = state.kind === "encoder" ? sizes.encoder_layers : sizes.decoder_layers;
   const rows = state.kind === "encoder" ? s + 1 : n + 1;
   const columns = state.kind === "decoder" ? n + 1 : s + 1;
   const fits = layers * sizes.heads * rows * columns <= (session.info?.limits.max_explain_values ?? 1e6);
-  const layer = Math.min(state.layer, layers - 1);
-  const name = JSON.stringify([state.kind, fits ? null : layer, state.target, state.align]);
+  const wanted = { attention: [state.kind] };
+  if (!fits) wanted.layers = [Math.min(state.layer, layers - 1)];
+  if (state.align) wanted.alignment_method = state.align;
+  return wanted;
+}
+
+/** What one kind of attention needs is asked for once. */
+export async function explain(signal = null) {
+  if (!session.answer) return null;
+  const name = JSON.stringify([wantedOf(), state.target]);
   if (!session.kinds.has(name)) {
-    const more = { attention: [state.kind], encoding: "uint8" };
-    if (!fits) more.layers = [layer];
-    if (state.align) more.alignment_method = state.align;
-    const asked = request("/v1/explain", explainBody(more), signal);
+    const asked = request("/v1/explain", explainBody({ ...wantedOf(), encoding: "uint8" }), signal);
     session.kinds.set(name, asked);
     asked.catch(() => session.kinds.delete(name));
   }
-  session.explained = await session.kinds.get(name);
-  return session.explained;
+  const { answer } = session;
+  const { target } = state;
+  const explained = await session.kinds.get(name);
+  if (session.answer === answer && same(state.target, target)) session.explained = explained; // else it is of another
+  return explained;
 }
 
 /** The output with its details and hypotheses. */
@@ -148,11 +168,11 @@ export function drawResult(done = () => {}) {
   const { timing, usage } = answer;
   const times = { queue: number(timing.queue_ms, 1), encode: number(timing.encode_ms, 1), decode: number(timing.decode_ms, 1), first: number(answer.first, 0), all: number(answer.all, 0) };
   const reason = shown.finish_reason === "stop" ? null : h("p", { class: "faint" }, t(`finish_${shown.finish_reason}`));
-  fill(
+  keepFocus(find("#result"), () => fill(
     find("#result"), shown.text || explained ? text : h("p", { class: "faint" }, t("empty")), detail, reason,
     found.length > 1 ? list(found, Math.max(0, chosen)) : null,
     h("p", { class: "faint small" }, `${t("usage", { source: usage.source_tokens, target: usage.target_tokens })} · ${t("timing", times)}`),
-  );
+  ));
   done();
 }
 
@@ -167,12 +187,17 @@ function list(found, chosen) {
 
 /** Explain the hypothesis that was chosen. */
 export async function explainChosen(done) {
+  const { answer } = session;
+  const { target } = state;
+  let failed = null;
+  session.explained = null; // that of another hypothesis
   try {
     await explain();
-    showError(null);
   } catch (error) {
-    showError(error);
+    failed = error;
   }
+  if (session.answer !== answer || !same(state.target, target)) return; // another was chosen meanwhile
+  showError(failed);
   drawResult(done);
 }
 

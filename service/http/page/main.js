@@ -5,8 +5,8 @@ import { alignment } from "./alignment.js";
 import { attention } from "./attention.js";
 import { compare } from "./compare.js";
 import { copyText, showCurl } from "./curl.js";
-import { field, fill, find, h, select } from "./dom.js";
-import { drawResult, explainChosen, generate, session, showError, stop } from "./generate.js";
+import { field, fill, find, h, keepFocus, select } from "./dom.js";
+import { drawResult, explainChosen, generate, isRunning, session, showError, stop } from "./generate.js";
 import { LANGUAGES, language, t, translate } from "./i18n.js";
 import { model } from "./model.js";
 import { nextToken } from "./nexttoken.js";
@@ -33,7 +33,7 @@ async function drawPart() {
   } catch (error) {
     if (error.name !== "AbortError") fill(place, h("p", { class: "error", role: "alert" }, error instanceof Failure ? error.message : String(error)));
   }
-  if (turn === turns) fill(panel, place);
+  if (turn === turns) keepFocus(panel, () => { for (const other of [...panel.children]) if (other !== place) other.remove(); });
   else place.remove(); // another part was opened meanwhile
 }
 
@@ -65,7 +65,7 @@ function drawOptions() {
     beam: [amount("beam", "beamSize", 1, 32, 1), amount("count", "count", 1, 32, 1), amount("penalty", "penalty", 0, 10, 0.1)],
     sample: [amount("temperature", "temperature", 0.1, 5, 0.1), amount("topp", "topp", 0.05, 1, 0.05), amount("samples", "samples", 1, 32, 1), amount("seed", "seed", 0, null, 1)],
   };
-  fill(find("#options"), field(t("mode"), modes), byMode[state.mode] ?? [], choices());
+  keepFocus(find("#options"), () => fill(find("#options"), field(t("mode"), modes), byMode[state.mode] ?? [], choices()));
 }
 
 /** The model and its languages, where there is a choice. */
@@ -85,7 +85,6 @@ function drawShell() {
   if (!state.theme) delete document.documentElement.dataset.theme;
   find("#language").textContent = LANGUAGES.find(([code]) => code !== language())[1];
   find("#theme").textContent = t(isDark() ? "light" : "dark");
-  find("#source").value = state.source;
   const isChosen = state.tab in PARTS;
   if (!isChosen) update({ tab: "next" });
   drawTabs();
@@ -110,13 +109,17 @@ async function changed(keys) {
   const has = (...names) => names.some((name) => keys.has(name));
   if (has("lang", "theme", "tab", "mode", "model", "from", "to")) drawShell();
   if (has("source")) find("#source").value = state.source;
+  const seed = find("#options [name=seed]");
+  if (has("seed") && seed) seed.value = state.seed ?? "";
   if (has("model")) await reconnect();
-  if (RUNS.some((key) => keys.has(key)) && session.answer && !(keys.size === 1 && has("seed"))) {
+  if (RUNS.some((key) => keys.has(key)) && (session.answer || isRunning())) {
     session.answer = null;
     update({ target: null, step: null });
     generate(drawPart);
   } else if (has("target") && !has("source") && session.answer) {
     explainChosen(drawPart);
+  } else if (has("source") && state.tab === "compare") {
+    generate(() => {}); // the output is of the source that is shown
   } else if (has("lang")) {
     if (session.answer) drawResult(drawPart);
     else drawPart();
@@ -180,6 +183,7 @@ find("#key-form").addEventListener("submit", (event) => {
   start();
 });
 onKeyWanted(() => { find("#key-form").hidden = false; find("#key").focus(); });
+find(".skip").addEventListener("click", (event) => { event.preventDefault(); find("#output").focus(); }); // the address holds the state
 find("#tabs").addEventListener("keydown", moveTab);
 find("#language").addEventListener("click", () => update({ lang: language() === "zh" ? "en" : "zh" }));
 find("#theme").addEventListener("click", () => update({ theme: isDark() ? "light" : "dark" }));
@@ -195,6 +199,7 @@ window.addEventListener("popstate", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawShell(); drawPart(); });
 
 readLink();
+find("#source").value = state.source;
 drawShell();
 onChange(changed);
 start();

@@ -41,8 +41,11 @@ export async function nextToken(panel) {
   const body = nextBody();
   const name = JSON.stringify(body);
   const isEnded = state.done === 1;
-  if (known.name !== name && !isEnded) known = { name, answer: await request("/v1/next-token", body) };
-  if (JSON.stringify(nextBody()) !== name) return null; // the state moved on meanwhile
+  if (known.name !== name && !isEnded) {
+    const answer = await request("/v1/next-token", body);
+    if (JSON.stringify(nextBody()) !== name) return null; // the state moved on meanwhile
+    known = { name, answer };
+  }
   const bars = h("div", { class: "bars" });
   const note = h("p", { class: "faint small", role: "status" });
   const redraw = () => drawBars(bars, note);

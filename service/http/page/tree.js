@@ -16,8 +16,11 @@ export async function tree(panel) {
   stopPlaying();
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
   if (state.mode === "sample") return fill(panel, h("p", { class: "faint" }, t("noTree")));
-  session.tree ??= (await request("/v1/explain", treeBody())).tree;
-  const steps = session.tree ?? [];
+  const { answer } = session;
+  const found = session.tree ?? (await request("/v1/explain", treeBody())).tree;
+  if (session.answer !== answer) return null; // another search was begun meanwhile
+  session.tree = found;
+  const steps = found ?? [];
   const detail = h("p", { class: "detail", role: "status" }, " ");
   const picture = draw(steps, detail);
   const scroll = h("div", { class: "scroll" }, picture);
