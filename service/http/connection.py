@@ -60,7 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None  # while the client does not read
         self._running: RequestResponseCycle | None = None  # with pipelining, `cycle` is the last one received
-        self._refused = False
+        self._refused = self._answered = False  # over the bound; and told so
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= self.limits.max_connections:
@@ -90,6 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
+            self._answer_refused(data)
             return
         self._body_arrived, self._again = False, data
         while self._again:
@@ -185,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, transport: asyncio.Transport) -> None:
-        """Answer 503 before anything is read, and close when the answer had time to arrive."""
+        """Answer what comes first without parsing it, and close when the answer had time to arrive."""
         self.transport, self._refused = transport, True
         self.limits.refused += 1
         now = time.monotonic()
@@ -195,10 +196,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.limits.refused > self.limits.max_connections:
             transport.abort()
             return
+        self.loop.call_later(REFUSAL_SECONDS, self._answer_refused, b"")
+
+    def _answer_refused(self, data: bytes) -> None:
+        """503, once, to whatever was sent first; but the liveness probe is told that the process lives."""
+        if self._answered or self.transport.is_closing():
+            return
+        self._answered = True
         sentence = f"The service has {self.limits.max_connections} connections, as many as it takes; try again later."
-        transport.write(_response(503, "too_many_connections", sentence))
-        transport.write_eof()
-        self.loop.call_later(REFUSAL_SECONDS, transport.close)
+        refusal = _response(503, "too_many_connections", sentence)
+        self.transport.write(ALIVE if data.startswith(b"GET /healthz ") else refusal)
+        self.transport.write_eof()
+        self.loop.call_later(REFUSAL_SECONDS, self.transport.close)
 
     def _answer(self, status: int, kind: str, message: str) -> None:
         """The last answer of a connection; none where another one has begun."""
@@ -223,3 +232,6 @@ def _response(status: int, kind: str, message: str) -> bytes:
     content = json.dumps({"error": {"type": kind, "message": message, "field": None}}).encode() + b"\n"
     headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
     return STATUS_LINE[status] + headers + content
+
+
+ALIVE = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{"status":"ok"}\n'

@@ -79,6 +79,7 @@ class Server(uvicorn.Server):
         if self._stop:
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
+            os._exit(128 + sig)  # the first process of a container: there the kernel ignores a signal's default action
         self._stop = True
 
     @contextmanager
