@@ -125,12 +125,14 @@ class Metrics:
         self.state = self._gauge("model_state", "1 for the state that a model is in.", "model", "state")
         self.running = self._gauge("requests_running", "Texts being decoded.", "model")
         self.waiting = self._gauge("requests_waiting", "Texts in the queue.", "model")
+        self.waiting_tokens = self._gauge("tokens_waiting", "Tokens that the texts in the queue may take.", "model")
         self.cache_bytes = self._gauge("cache_bytes", "Memory of the answers that are kept, about.", "model")
         self.drift = self._gauge("certificate_drift", "Largest difference from the certificate's outputs.", "model")
         self.tolerance = self._gauge("certificate_tolerance", "The drift above which a bundle is refused.", "model")
         self.fallback = self._gauge("provider_fallback", "1 if the CPU computes in place of CUDA.", "model")
         self.rows_limit = self._gauge("batch_rows_limit", "Hypotheses that a step of a lane can hold.", "model")
         self.queue_limit = self._gauge("queue_limit", "Texts that the queue can hold.", "model")
+        self.queue_tokens_limit = self._gauge("queue_tokens_limit", "Tokens that the queue can hold.", "model")
         self.info = self._gauge("model_info", "A model that is loaded.", "model", "name", "precision", "provider")
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
@@ -209,6 +211,9 @@ class ModelMetrics(EngineObserver):
         metrics, name = self._metrics, self._name
         metrics.running.labels(name).set_function(lambda: sum(engine.count_running() for engine in engines()))
         metrics.waiting.labels(name).set_function(lambda: sum(engine.count_waiting() for engine in engines()))
+        metrics.waiting_tokens.labels(name).set_function(
+            lambda: sum(engine.count_waiting_tokens() for engine in engines())
+        )
         metrics.cache_bytes.labels(name).set_function(lambda: sum(engine.count_cached_bytes() for engine in engines()))
         for known in MODEL_STATES:
             metrics.state.labels(name, known).set_function(partial(_is, state, known))
@@ -223,6 +228,7 @@ class ModelMetrics(EngineObserver):
             (metrics.fallback, description.provider_fallback is not None),
             (metrics.rows_limit, description.max_rows),
             (metrics.queue_limit, description.max_queue_requests),
+            (metrics.queue_tokens_limit, description.max_queue_tokens),
         )
         labels = (name, description.model, description.precision, description.provider)
         self._described = [(metrics.info, labels), *((gauge, (name,)) for gauge, _ in values)]
@@ -243,6 +249,7 @@ class ModelMetrics(EngineObserver):
         for gauge, labels in (
             (metrics.running, (name,)),
             (metrics.waiting, (name,)),
+            (metrics.waiting_tokens, (name,)),
             (metrics.cache_bytes, (name,)),
             *((metrics.state, (name, state)) for state in MODEL_STATES),
         ):

@@ -185,6 +185,9 @@ class FakeEngine:
     def count_waiting(self) -> int:
         return 0
 
+    def count_waiting_tokens(self) -> int:
+        return 0
+
     def count_running(self) -> int:
         return len(self._jobs)
 

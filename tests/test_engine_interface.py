@@ -139,7 +139,10 @@ def generation(request: pytest.FixtureRequest) -> Generate:
 
 
 @pytest.mark.parametrize("engine_type", [Engine, SharedEngine, FakeEngine])
-@pytest.mark.parametrize("method", ["submit", "count_waiting", "count_running", "count_cached_bytes", "start", "close"])
+@pytest.mark.parametrize(
+    "method",
+    ["submit", "count_waiting", "count_waiting_tokens", "count_running", "count_cached_bytes", "start", "close"],
+)
 def test_methods_take_what_the_interface_says(engine_type: type, method: str) -> None:
     expected, found = (inspect.signature(getattr(of, method)).parameters for of in (EngineInterface, engine_type))
     assert [(p.name, p.default) for p in found.values()] == [(p.name, p.default) for p in expected.values()]

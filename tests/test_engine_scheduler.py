@@ -170,6 +170,18 @@ def test_a_source_worth_a_run_of_the_encoder_does_not_wait_nor_does_one_with_few
     assert admit(held, 0) == 1
 
 
+def test_tokens_that_wait_are_those_of_the_jobs_that_wait() -> None:
+    held = scheduler()
+    submitted = jobs(3, beam_size=2)
+    submission = held.submit(submitted[:2])
+    held.submit(submitted[2:])
+    assert held.count_waiting_tokens() == sum(each.task.token_budget for each in submitted)
+    submission.cancel()
+    assert held.count_waiting_tokens() == submitted[2].task.token_budget
+    assert admit(held, 0) == 1
+    assert held.count_waiting_tokens() == 0
+
+
 def test_cancelled_jobs_leave_the_queue_at_once_wherever_they_are_in_it() -> None:
     held, outcomes = scheduler(max_requests=4), Callback()
     held.submit(jobs(2))

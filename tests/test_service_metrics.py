@@ -136,6 +136,7 @@ def test_levels_are_those_at_the_time_of_the_scrape(metrics: Metrics, model: Mod
     engines += [Level(running=3, waiting=5), Level(running=2, waiting=0)]  # one serves, one still finishes
     ready[0], state[0] = False, "loaded"
     assert (value(metrics, "requests_running", **G2P), value(metrics, "requests_waiting", **G2P)) == (5, 5)
+    assert value(metrics, "tokens_waiting", **G2P) == 500
     assert [value(metrics, "model_state", state=each, **G2P) for each in MODEL_STATES] == [1, 0, 0, 0]
     assert value(metrics, "ready") == 0
 
@@ -143,7 +144,7 @@ def test_levels_are_those_at_the_time_of_the_scrape(metrics: Metrics, model: Mod
 class Level:
     def __init__(self, running: int, waiting: int) -> None:
         self.count_running, self.count_waiting = lambda: running, lambda: waiting
-        self.count_cached_bytes = lambda: 0
+        self.count_cached_bytes, self.count_waiting_tokens = lambda: 0, lambda: 100 * waiting
 
 
 INFO = {"precision": "fp32", "provider": "cpu", **G2P}
@@ -155,6 +156,7 @@ def test_the_served_model_and_its_limits_are_told(metrics: Metrics, engine: Fake
     assert value(metrics, "model_info", name="g2p", **INFO) == 1
     assert value(metrics, "batch_rows_limit", **G2P) == described.max_rows
     assert value(metrics, "queue_limit", **G2P) == described.max_queue_requests
+    assert value(metrics, "queue_tokens_limit", **G2P) == described.max_queue_tokens
     assert value(metrics, "memory_limit_bytes") == 2**30
     assert value(metrics, "certificate_drift", **G2P) == described.certificate.drift
 

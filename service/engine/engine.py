@@ -73,6 +73,9 @@ class Engine:
     def count_waiting(self) -> int:
         return self._scheduler.count_waiting()
 
+    def count_waiting_tokens(self) -> int:
+        return self._scheduler.count_waiting_tokens()
+
     def count_running(self) -> int:
         return self._scheduler.count_running() + self._explainer.count_pending()
 

@@ -79,6 +79,9 @@ class EngineInterface(Protocol):
     def count_waiting(self) -> int:
         """Tasks in the queue."""
 
+    def count_waiting_tokens(self) -> int:
+        """The sum of their token budgets."""
+
     def count_running(self) -> int:
         """Tasks in the lanes."""
 
@@ -112,6 +115,9 @@ class WrappedEngine:
 
     def count_waiting(self) -> int:
         return self._engine.count_waiting()
+
+    def count_waiting_tokens(self) -> int:
+        return self._engine.count_waiting_tokens()
 
     def count_running(self) -> int:
         return self._engine.count_running()

@@ -61,6 +61,9 @@ class Scheduler:
     def count_waiting(self) -> int:
         return len(self._waiting)
 
+    def count_waiting_tokens(self) -> int:
+        return self._waiting_tokens
+
     def count_running(self) -> int:
         return sum(self._jobs)
 
