@@ -77,6 +77,14 @@ def test_a_compressed_body_is_read(name: str, pack: Any, service: Service) -> No
     assert post(service, pack(GOOD), **{"Content-Encoding": name}).status_code == 200
 
 
+def test_gzip_of_several_members_is_one_body_up_to_a_bound(service: Service) -> None:
+    halves = gzip.compress(GOOD[:7]) + gzip.compress(GOOD[7:])
+    assert post(service, halves, **{"Content-Encoding": "gzip"}).status_code == 200
+    many = gzip.compress(b" ") * 120 + gzip.compress(GOOD)
+    assert len(many) < 4096
+    assert "is not the gzip" in error(post(service, many, **{"Content-Encoding": "gzip"}), 400)
+
+
 def test_the_limit_holds_for_what_is_decompressed(service: Service) -> None:
     bomb = gzip.compress(b" " * 1_000_000)
     assert len(bomb) < 4096

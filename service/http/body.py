@@ -18,6 +18,7 @@ from service.http.errors import BodyTimeoutError, UnsupportedEncodingError
 HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding")
 COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
 ANY_ZLIB_FORMAT = 47  # zlib's `wbits` for gzip or deflate, whichever it is
+MOST_MEMBERS = 100  # of gzip: each takes time, however little it holds
 LONGEST_LENGTH = 18  # digits of a Content-Length that are read
 LINGER_SECONDS = 2.0  # how long, and
 LINGER_BYTES = 256 * 2**20  # how far a refused body is read on and dropped, so that its sender gets to see the answer
@@ -33,6 +34,7 @@ class Body:
         self._encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         self._expected = bool(self._declared.strip(b"0")) or b"transfer-encoding" in headers
         self._inflate = zlib.decompressobj(wbits=ANY_ZLIB_FORMAT) if self._encoding in COMPRESSED else None
+        self._members = 1  # of gzip
         self.size = 0  # bytes received
         self._length = 0  # bytes after decompression
         self._ended = False
@@ -94,17 +96,29 @@ class Body:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _decompress(self, part: bytes) -> bytes:
+        """What a part holds; gzip may be of several members, one after the other."""
         assert self._inflate is not None
-        try:
-            plain = self._inflate.decompress(part, self._limit + 1 - self._length)
-        except zlib.error:
-            raise self._broken() from None
-        self._length += len(plain)
-        if self._length > self._limit:
-            raise self._too_large("more when decompressed")
-        if self._inflate.unused_data or (self._ended and not self._inflate.eof):
+        plain = []
+        while part:
+            if self._inflate.eof:
+                self._next_member()
+            try:
+                plain.append(self._inflate.decompress(part, self._limit + 1 - self._length))
+            except zlib.error:
+                raise self._broken() from None
+            self._length += len(plain[-1])
+            if self._length > self._limit:
+                raise self._too_large("more when decompressed")
+            part = self._inflate.unused_data
+        if self._ended and not self._inflate.eof:
             raise self._broken()
-        return plain
+        return b"".join(plain)
+
+    def _next_member(self) -> None:
+        self._members += 1
+        if self._encoding == b"deflate" or self._members > MOST_MEMBERS:
+            raise self._broken()
+        self._inflate = zlib.decompressobj(wbits=ANY_ZLIB_FORMAT)
 
     def _broken(self) -> InvalidJSONError:
         return InvalidJSONError(f"The body is not the {self._encoding.decode()} that Content-Encoding says.")
