@@ -455,8 +455,13 @@ def test_a_parquet_file_without_texts_is_bad_usage(
     assert getattr(caught.value, "exit_code", None) == 2
 
 
-def test_a_file_that_is_no_parquet_is_bad_usage(tmp_path: Path, bulk: Bulk) -> None:
-    (tmp_path / "in.parquet").write_bytes(b"cat\n" * 100)
+@pytest.mark.parametrize(
+    "content",
+    [b"cat\n" * 100, b"PAR1" + b"\xff" * 64 + b"\x40\0\0\0PAR1", b""],
+    ids=["text", "a damaged footer", "empty"],
+)
+def test_a_file_that_is_no_parquet_is_bad_usage(content: bytes, tmp_path: Path, bulk: Bulk) -> None:
+    (tmp_path / "in.parquet").write_bytes(content)
     with pytest.raises(Exception, match=r"in\.parquet is no Parquet file") as caught:
         bulk([tmp_path / "in.parquet"])
     assert getattr(caught.value, "exit_code", None) == 2

@@ -53,7 +53,7 @@ class ParquetSource:
     def __init__(self, path: Path, field: str) -> None:
         try:
             self._file = pyarrow.parquet.ParquetFile(path)
-        except pyarrow.ArrowInvalid as error:
+        except (pyarrow.ArrowInvalid, OSError) as error:  # the second where the footer is damaged
             raise ParquetUsageError(f"{path} is no Parquet file: {error}; --format names another format.") from None
         schema = self._file.schema_arrow
         self.total: int = self._file.metadata.num_rows
