@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from model.checkpoint import TrainedModel, load_trained
-from model.distill import fits, log_probabilities
+from model.distill import fits
 from model.evaluate import edit_distance, run_answers
 from model.g2p import census_names
+from model.labelling import log_probabilities
 from model.pairs import read_references
 
 STRESS = re.compile("[0-9]")

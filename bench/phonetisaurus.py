@@ -1,6 +1,7 @@
 """The baseline: Phonetisaurus, a joint-sequence n-gram model, trained on train.tsv and scored on test.tsv.
 
     python -m bench.phonetisaurus --data DIR --out FILE.json [--order N ...] [--smoothing NAME ...] [--work DIR]
+                                  [--words FILE --hypotheses FILE.tsv]
 
 The PyPI package `phonetisaurus` brings its programs and most of their libraries, for Linux on x86-64; it is never
 imported. Its estimate-ngram also needs libquadmath.so.0: on Debian, apt install libquadmath0.
@@ -9,6 +10,9 @@ The training is that of Phonetisaurus' README: letters are never left out of the
 (--seq1_del=false --seq2_del=true), up to two letters to up to two phones, and no pruning. Every --order is tried with
 every --smoothing; the setting with the lowest word error rate on valid.tsv is the one scored on test.tsv. Nothing is
 trained on valid.tsv.
+
+With --words, the same setting's best 6 hypotheses for each word of a file are written down, with their costs, for
+`attendant distill --hypotheses`.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ ORDERS = (7, 8, 9)  # 8 is the default of phonetisaurus-train
 SMOOTHINGS = ("ModKN", "FixKN")  # what phonetisaurus-train gets from estimate-ngram, and what the older docs pass
 RESERVED = frozenset("}|_")  # phonetisaurus-align writes these between letters and phones
 LEXICON, ALIGNED = "train.lexicon", "train.corpus"
+HYPOTHESES = 6  # of a word, for a student to learn from
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ def score(found: Mapping[str, list[str]], references: Mapping[str, list[str]]) -
     }
 
 
-def benchmark(tool: Tool, data: Path, settings: Iterable[Setting]) -> dict[str, Any]:
+def benchmark(tool: Tool, data: Path, settings: Iterable[Setting]) -> tuple[Setting, dict[str, Any]]:
     """Train every setting on train.tsv, choose by valid.tsv, score the chosen one on test.tsv."""
     parts = {part: data / f"{part}.tsv" for part in ("train", "valid", "test")}
     valid, test = read_references(parts["valid"]), read_references(parts["test"])
@@ -156,7 +161,7 @@ def benchmark(tool: Tool, data: Path, settings: Iterable[Setting]) -> dict[str, 
     _, best, training = min(tried, key=lambda one: (one[0]["word_error_rate"], one[0]["phone_error_rate"]))
     found, decoding = _decode(tool, best, test)
     letters = {letter for word, _ in read_pairs(parts["train"]) for letter in word}
-    return {
+    return best, {
         "package": PACKAGE,
         "version": tool.version,
         "order": best.order,
@@ -176,6 +181,15 @@ def benchmark(tool: Tool, data: Path, settings: Iterable[Setting]) -> dict[str, 
     }
 
 
+def write_hypotheses(tool: Tool, setting: Setting, words: Path, out: Path) -> None:
+    """The best hypotheses of each word of a file, as the decoder prints them; a word is a line."""
+    listed = words.read_text(encoding="utf-8").splitlines()
+    _say(f"decoding {len(listed):,} words (minutes)")
+    text, _ = _hypotheses(tool, setting, listed, HYPOTHESES)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+
+
 def table(report: dict[str, Any]) -> str:
     """The report for people."""
     chosen = f"{report['order']}-gram {report['smoothing']}, chosen on valid.tsv"
@@ -193,13 +207,18 @@ def table(report: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if bool(options.words) != bool(options.hypotheses):
+        parser.error("--words and --hypotheses go together: the words, and the file to write.")
     settings = [Setting(*pair) for pair in itertools.product(options.order, options.smoothing)]
     try:
         with tempfile.TemporaryDirectory() as temporary:
             tool = find_tool((options.work or Path(temporary)).resolve())
             tool.work.mkdir(parents=True, exist_ok=True)
-            report = benchmark(tool, options.data, settings)
+            best, report = benchmark(tool, options.data, settings)
+            if options.words:
+                write_hypotheses(tool, best, options.words, options.hypotheses)
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -217,6 +236,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--order", type=int, nargs="+", default=ORDERS, metavar="N", help="n-gram orders to try")
     parser.add_argument("--smoothing", nargs="+", default=SMOOTHINGS, metavar="NAME", help="as estimate-ngram -s")
     parser.add_argument("--work", type=Path, help="keep the models here")
+    parser.add_argument("--words", type=Path, metavar="FILE", help="words to write hypotheses for, one a line")
+    parser.add_argument("--hypotheses", type=Path, metavar="TSV", help="where to write them")
     return parser
 
 
@@ -235,9 +256,14 @@ def _estimate(tool: Tool, setting: Setting) -> float:
 
 def _decode(tool: Tool, setting: Setting, words: Iterable[str]) -> tuple[dict[str, list[str]], float]:
     """The best hypothesis of each word, and seconds. The decoder passes over letters that its model does not know."""
-    (tool.work / "words").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    text, seconds = tool.run("phonetisaurus-g2pfst", f"--model={setting.fst}", "--nbest=1", "--wordlist=words")
+    text, seconds = _hypotheses(tool, setting, words, 1)
     return parse_hypotheses(text), seconds
+
+
+def _hypotheses(tool: Tool, setting: Setting, words: Iterable[str], count: int) -> tuple[str, float]:
+    """Lines of `word<TAB>cost<TAB>P H O N E S`, the cheapest of a word first, and seconds."""
+    (tool.work / "words").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    return tool.run("phonetisaurus-g2pfst", f"--model={setting.fst}", f"--nbest={count}", "--wordlist=words")
 
 
 def _without_stress(phones: Iterable[str]) -> list[str]:

@@ -143,6 +143,12 @@ def distill(parser: ArgumentParser, arguments: list[str]) -> None:
         "--held-out", nargs="+", default=[], type=Path, metavar="TSV", help="never label a source of these"
     )
     parser.add_argument(
+        "--hypotheses",
+        type=Path,
+        metavar="FILE",
+        help="another model's best targets for the words, lines of source<TAB>cost<TAB>target: they help to label",
+    )
+    parser.add_argument(
         "--min-probability", type=float, default=0.0, metavar="P", help="leave out labels below (default: 0)"
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")

@@ -1,8 +1,8 @@
 """Distillation: what several trained models say of a corpus, written down once for a student to learn from.
 
 The teachers' distributions at each position of a true target are averaged and their best 8 kept. Words without a
-target get the answer that the teachers together find most probable, and are then treated like the others; no word of
-a held-out file is ever among them.
+target are labelled (model/labelling.py) and then treated like the others, or, where another model's hypotheses helped
+to label them, get the distributions that all candidates give; no word of a held-out file is ever among them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from torch import Tensor
 
 from model import checkpoint, normalize, recipe
 from model.checkpoint import TrainedModel
-from model.data import Batch, EncodedCorpus, numbered_batches
-from model.decode import decode_all
+from model.data import EncodedCorpus, numbered_batches
 from model.errors import ConfigError, UserError
 from model.files import file_digest, write_directory, write_json
+from model.labelling import Pair, continuations, label, read_hypotheses
 from model.pairs import read_pairs
 from model.progress import Count
 from model.teachers import DESCRIPTION, PAIRS, TeacherDistributions, read_description
-from model.tokenizer import PAD, UNK
+from model.tokenizer import UNK
 from model.transformer import Transformer
 
 BATCH_TOKENS = 32_768
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,8 @@ class DistillPlan:
     out: Path
     words: list[Path]  # files with a source on each line, to be labelled
     held_out: list[Path]  # TSV files whose sources are never labelled
-    min_probability: float = 0.0  # of a label, by the teachers together; words below are left out
+    hypotheses: Path | None = None  # another model's best targets for the words, with costs
+    min_probability: float = 0.0  # of a label; words below are left out
 
 
 def distill(plan: DistillPlan) -> dict[str, Any]:
@@ -52,7 +52,10 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
         raise ConfigError(
             "--words needs --held-out: the validation and test files, whose sources must not be labelled."
         )
+    if plan.hypotheses and not plan.words:
+        raise ConfigError("--hypotheses needs --words: the sources that they help to label.")
     _check_inputs(plan)
+    hypotheses = read_hypotheses(plan.hypotheses) if plan.hypotheses else None
     described = describe(plan)
     if plan.out.exists():
         return _check_same(plan.out, described)
@@ -60,19 +63,24 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
     models, limit = [each.model for each in trained], min(each.config.max_length for each in trained)
     pairs = [pair for pair in dict.fromkeys(read_pairs(plan.data)) if fits(pair, trained[0], limit)]
     words, counts = unlabelled_words(plan, {source for source, _ in pairs}, trained[0], limit)
-    labelled = label(models, words, trained[0], plan.min_probability)
-    described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labelled)}
+    labels = [each for each in label(models, words, trained[0], hypotheses) if each.probability >= plan.min_probability]
+    described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labels)}
+    labelled = [(each.source, each.target) for each in labels]
+    target = trained[0].target
 
     def fill(directory: Path) -> None:
-        lines = [f"{source}\t{target}\n" for source, target in [*pairs, *labelled]]
+        lines = [f"{source}\t{text}\n" for source, text in [*pairs, *labelled]]
         (directory / PAIRS).write_text("".join(lines), encoding="utf-8")
         trained[0].source.save(directory / checkpoint.SOURCE_TOKENIZER)
-        trained[0].target.save(directory / checkpoint.TARGET_TOKENIZER)
-        with encoded([*pairs, *labelled], trained[0]) as corpus:
-            _, index = corpus.read(0, corpus.pairs)
-            written = TeacherDistributions.create(directory, index["target"], trained[0].target.size)
-            for numbers, _, distribution in taught(models, corpus, "teachers' distributions"):
+        target.save(directory / checkpoint.TARGET_TOKENIZER)
+        lengths = [len(ids) for ids in target.encode_batch([text for _, text in [*pairs, *labelled]])]
+        written = TeacherDistributions.create(directory, np.array(lengths), target.size)
+        with encoded(pairs if plan.hypotheses else [*pairs, *labelled], trained[0]) as corpus:
+            for numbers, distribution in taught(models, corpus):
                 written.write(numbers, distribution)
+        for number, each in enumerate(labels if plan.hypotheses else [], start=len(pairs)):
+            weighed = zip(target.encode_batch(list(each.candidates)), each.candidates.values(), strict=True)
+            written.write(np.array([number]), continuations(target.encode(each.target), weighed, target.size)[None])
         write_json(described, directory / DESCRIPTION)
 
     write_directory(plan.out, fill)
@@ -125,45 +133,13 @@ def unlabelled_words(
     }
 
 
-def label(models: list[Transformer], words: list[str], trained: TrainedModel, least: float) -> list[Pair]:
-    """Each word with the one of the teachers' greedy answers that is most probable by their mean distribution."""
-    if not words:
-        return []
-    sources = trained.source.encode_batch(words)
-    answers = [[trained.target.decode(ids) for ids in decode_all(model, sources)] for model in models]
-    limit = min(model.config.max_length for model in models)
-    candidates = [
-        (word, text)
-        for word, *texts in zip(words, *answers, strict=True)
-        for text in dict.fromkeys(texts)
-        if text.strip() and fits((word, text), trained, limit) and UNK not in trained.target.encode(text)
-    ]
-    best: dict[str, tuple[float, str]] = {}
-    for (word, text), logprob in zip(candidates, log_probabilities(models, candidates, trained), strict=True):
-        if logprob >= np.log(max(least, 1e-30)):
-            best[word] = max(best.get(word, (-np.inf, "")), (logprob, text))
-    return [(word, text) for word, (_, text) in best.items()]
-
-
-def log_probabilities(models: list[Transformer], pairs: list[Pair], trained: TrainedModel) -> list[float]:
-    """The log-probability of each pair's target, end token included, by the models' mean distribution."""
-    found = np.zeros(len(pairs))
-    if pairs:
-        with encoded(pairs, trained) as corpus:
-            for numbers, batch, distribution in taught(models, corpus, "scoring"):
-                wanted = batch.target[:, 1:]
-                logprobs = distribution.gather(-1, wanted.unsqueeze(-1)).squeeze(-1).log()
-                found[numbers] = logprobs.masked_fill(wanted == PAD, 0.0).sum(-1).numpy()
-    return found.tolist()
-
-
 @torch.inference_mode()
-def taught(models: list[Transformer], corpus: EncodedCorpus, what: str) -> Iterator[tuple[np.ndarray, Batch, Tensor]]:
-    """For each batch the numbers of its pairs, the batch, and the models' mean distribution (B, T - 1, V)."""
-    progress = Count(what, "pairs", corpus.pairs)
+def taught(models: list[Transformer], corpus: EncodedCorpus) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """For each batch the numbers of its pairs and the models' mean distribution (B, T - 1, V)."""
+    progress = Count("teachers' distributions", "pairs", corpus.pairs)
     for numbers, batch in numbered_batches(corpus, BATCH_TOKENS):
         each = (model(batch.source, batch.target[:, :-1]).softmax(-1) for model in models)
-        yield numbers, batch, sum(each) / len(models)
+        yield numbers, sum(each) / len(models)
         progress.add(len(numbers))
     progress.close()
 
@@ -184,7 +160,8 @@ def encoded(pairs: list[Pair], trained: TrainedModel) -> Iterator[EncodedCorpus]
 def describe(plan: DistillPlan) -> dict[str, Any]:
     """What goes in: the teachers and how they were trained, the files by their digests, and the command."""
     named = [*(f"{recipe.RUNS}/{run.name}" for run in plan.teachers), f"--data {recipe.DATA}/{plan.data.name}"]
-    for flag, files in (("--words", plan.words), ("--held-out", plan.held_out)):
+    hypotheses = [plan.hypotheses] if plan.hypotheses else []
+    for flag, files in (("--words", plan.words), ("--held-out", plan.held_out), ("--hypotheses", hypotheses)):
         named += [" ".join([flag, *(f"{recipe.DATA}/{file.name}" for file in files)])] if files else []
     first = checkpoint.read_config(plan.teachers[0])
     least = [f"--min-probability {plan.min_probability}"] if plan.min_probability else []
@@ -194,7 +171,7 @@ def describe(plan: DistillPlan) -> dict[str, Any]:
         "teachers": [_describe_teacher(run) for run in plan.teachers],
         "tokenizers": first["tokenizers"],
         **({"normalize": first["normalize"]} if "normalize" in first else {}),
-        "sha256": {file.name: file_digest(file) for file in (plan.data, *plan.words, *plan.held_out)},
+        "sha256": {file.name: file_digest(file) for file in (plan.data, *plan.words, *plan.held_out, *hypotheses)},
     }
 
 

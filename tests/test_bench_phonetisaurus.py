@@ -10,6 +10,7 @@ import pytest
 
 from bench.phonetisaurus import find_tool, main, parse_hypotheses, score, write_lexicon
 from model.errors import UserError
+from model.labelling import read_hypotheses
 
 # Programs that do next to nothing: the alignment loses its last line, and the decoder knows three words, the second
 # of them only with its 8-gram model.
@@ -112,6 +113,22 @@ def test_the_setting_is_chosen_on_valid_and_scored_on_test(
     libraries = data / "site" / "phonetisaurus" / "lib" / platform.machine()
     assert (data / "work" / "o8.FixKN.arpa").read_text().startswith(str(libraries))
     assert "without stress             33.33 %           40.00 %" in capsys.readouterr().out
+
+
+def test_the_chosen_setting_writes_the_hypotheses_that_a_student_learns_from(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(data / "site", PROGRAMS)
+    monkeypatch.syspath_prepend(str(data / "site"))
+    (data / "words.txt").write_text("one\ntwo\n", encoding="utf-8")
+    files = ["--words", str(data / "words.txt"), "--hypotheses", str(data / "hypotheses.tsv")]
+    arguments = ["--data", str(data), "--out", str(data / "out.json"), "--order", "7", "8", "--smoothing", "FixKN"]
+    assert main([*arguments, *files, "--work", str(data / "work")]) == 0
+    assert read_hypotheses(data / "hypotheses.tsv") == {"one": {"W AH1 N": 1.5}, "two": {"T UW1": 1.5}}
+    wanted = "phonetisaurus-g2pfst --model=o8.FixKN.fst --nbest=6 --wordlist=words"
+    assert json.loads((data / "out.json").read_text())["commands"][-1] == wanted
+    with pytest.raises(SystemExit):
+        main([*arguments, *files[:2]])
 
 
 @pytest.mark.parametrize(

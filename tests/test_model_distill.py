@@ -16,8 +16,9 @@ import attendant
 from model import checkpoint, recipe
 from model.config import build
 from model.data import EncodedCorpus, collate, epoch_batches
-from model.distill import DistillPlan, distill, label, log_probabilities
+from model.distill import DistillPlan, distill
 from model.errors import ConfigError, UserError
+from model.labelling import continuations, geometric_mean, label, log_probabilities, read_hypotheses
 from model.pairs import read_pairs
 from model.prepare import Plan
 from model.reference import greedy
@@ -135,13 +136,18 @@ def test_the_distributions_are_the_mean_of_the_teachers_best_eight(corpus: Path,
 def test_a_label_is_the_answer_that_the_teachers_together_find_most_probable(corpus: Path) -> None:
     teachers = [checkpoint.load_trained(corpus / name) for name in ("teacher1", "teacher2")]
     models, words = [t.model for t in teachers], ["afafk", "kafa", "ebr", "cij"]
-    labelled = dict(label(models, words, teachers[0], 0.0))
-    for word, text in labelled.items():
+    for each in label(models, words, teachers[0]):
+        word = each.source
         answers = [t.target.decode(greedy(t.model, t.source.encode(word)).ids) for t in teachers]
         answers = [answer for answer in answers if len(answer.split()) < 16]  # one that never ends is none
         scores = log_probabilities(models, [(word, answer) for answer in answers], teachers[0])
-        assert text == answers[int(np.argmax(scores))]
-    assert label(models, words, teachers[0], 0.9999) == []
+        assert each.target == answers[int(np.argmax(scores))]
+        assert each.probability == pytest.approx(np.exp(max(scores)), rel=1e-5)
+
+
+def test_labels_that_the_teachers_are_unsure_of_are_left_out(corpus: Path, tmp_path: Path) -> None:
+    assert distill(plan_for(corpus, tmp_path / "sure", min_probability=0.9999))["counts"]["labelled"] == 0
+    assert distill(plan_for(corpus, tmp_path / "all"))["counts"]["labelled"] > 0
 
 
 def test_a_log_probability_is_that_of_each_token_added_up(corpus: Path) -> None:
@@ -307,3 +313,85 @@ def test_train_takes_pairs_from_one_place(capsys: pytest.CaptureFixture[str]) ->
     both = ["train", "--distilled", "d", "--tokenizer", "chars", "--valid", "v.tsv", "--out", "run"]
     assert attendant.main(both) == 2
     assert "--distilled brings the teachers' tokenizers" in capsys.readouterr().err
+
+
+@pytest.fixture
+def hypotheses(corpus: Path, tmp_path: Path) -> Path:
+    """Another model's answers for some of the words, which it is surer of than teachers of 20 steps can be."""
+    lines = [
+        "afafk\t0.1\tK F A F A",
+        "afafk\t90\tK F",
+        "kafa\t0.2\tA F A K",
+        "kafa\t90\tA",
+        "kafa\t0.1\t",
+        "jjj\t0.3\tno such token",
+    ]
+    path = tmp_path / "hypotheses.tsv"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_another_models_hypotheses_are_candidates_and_its_probabilities_count(
+    corpus: Path, tmp_path: Path, hypotheses: Path
+) -> None:
+    described = distill(plan_for(corpus, tmp_path / "distilled", hypotheses=hypotheses))
+    labels = dict(list(read_pairs(tmp_path / "distilled" / PAIRS))[150:])
+    assert (labels["afafk"], labels["kafa"]) == ("K F A F A", "A F A K")
+    assert "no such token" not in labels.values()
+    assert f"--hypotheses runs/data/{hypotheses.name}" in described["command"]
+    assert hypotheses.name in described["sha256"]
+
+
+def test_true_pairs_are_taught_alike_with_hypotheses_and_without(
+    corpus: Path, tmp_path: Path, hypotheses: Path
+) -> None:
+    distill(plan_for(corpus, tmp_path / "with", hypotheses=hypotheses))
+    distill(plan_for(corpus, tmp_path / "without"))
+    one, other = (TeacherDistributions.open(tmp_path / name).read(np.arange(150)) for name in ("with", "without"))
+    assert_close(one[1], other[1], atol=1e-3, rtol=0)  # batches of other pairs: the last bits differ
+
+
+def test_a_labelled_word_is_taught_what_its_candidates_say_together(
+    corpus: Path, tmp_path: Path, hypotheses: Path
+) -> None:
+    distill(plan_for(corpus, tmp_path / "distilled", hypotheses=hypotheses))
+    teachers = [checkpoint.load_trained(corpus / name) for name in ("teacher1", "teacher2")]
+    target = teachers[0].target
+    labels = label([t.model for t in teachers], ["afafk"], teachers[0], read_hypotheses(hypotheses))
+    chances = labels[0].candidates
+    sources = [source for source, _ in read_pairs(tmp_path / "distilled" / PAIRS)]
+    tokens, probabilities = TeacherDistributions.open(tmp_path / "distilled").read(np.array([sources.index("afafk")]))
+    for position, wanted in enumerate([*target.encode(labels[0].target), EOS]):
+        so_far = target.encode(labels[0].target)[:position]
+        ended = {text: [*target.encode(text), EOS] for text in chances}
+        agree = {text: ids for text, ids in ended.items() if ids[:position] == so_far and len(ids) > position}
+        share = sum(chances[t] for t, ids in agree.items() if ids[position] == wanted) / sum(chances[t] for t in agree)
+        found = dict(zip(tokens[0, position].tolist(), probabilities[0, position].tolist(), strict=True))
+        assert found[wanted] == pytest.approx(share, abs=1e-3)
+
+
+def test_a_candidate_has_the_geometric_mean_of_both_models_probabilities() -> None:
+    found = geometric_mean({"A": np.log(0.5), "B": np.log(0.02)}, {"B": -np.log(0.5), "C": -np.log(0.02)})
+    assert found == pytest.approx({"A": 0.5, "B": 0.5})  # of A the other model is as sure as of its last, C
+    alone = geometric_mean({"A": np.log(0.4), "B": np.log(0.1)}, {})
+    assert alone == pytest.approx({"A": 2 / 3, "B": 1 / 3})
+
+
+def test_what_no_candidate_agrees_with_is_not_heard_at_later_positions() -> None:
+    found = continuations([4, 5], [([4, 5], 0.6), ([4, 6], 0.3), ([7, 5, 5], 0.1)], 8)
+    assert_close(found.sum(-1), torch.ones(3))
+    assert found[0, 4].item() == pytest.approx(0.9)
+    assert found[1, 5].item() == pytest.approx(2 / 3)
+    assert found[2, EOS].item() == 1.0
+
+
+@pytest.mark.parametrize("line", ["afafk\tK F A", "afafk\tdear\tK F A", "afafk\tnan\tK", "a\t1\tK\tF"])
+def test_a_line_that_is_no_hypothesis_is_named(corpus: Path, tmp_path: Path, line: str) -> None:
+    (tmp_path / "bad.tsv").write_text(f"kafa\t1\tA F\n{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"bad\.tsv, line 2, is not source<TAB>cost<TAB>target"):
+        distill(plan_for(corpus, tmp_path / "distilled", hypotheses=tmp_path / "bad.tsv"))
+
+
+def test_hypotheses_without_words_have_nothing_to_help_with(corpus: Path, tmp_path: Path, hypotheses: Path) -> None:
+    with pytest.raises(ConfigError, match="--hypotheses needs --words"):
+        distill(plan_for(corpus, tmp_path / "distilled", hypotheses=hypotheses, words=[]))

@@ -1,0 +1,159 @@
+"""Labels for sources that no corpus has a target for: the candidate that the teachers find most probable.
+
+Candidates are the teachers' greedy answers and, where there is a file of them, another model's hypotheses. Such a
+model need not be a Transformer: only the probabilities of whole targets are asked of it. The file has lines of
+source<TAB>cost<TAB>target, a cost being minus the logarithm of a probability, as Phonetisaurus writes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.checkpoint import TrainedModel
+from model.data import collate
+from model.decode import decode_all
+from model.errors import DataError
+from model.progress import Count
+from model.tokenizer import EOS, PAD, UNK
+from model.transformer import Transformer
+
+SCORED_TOGETHER = 2_048  # pairs
+Pair = tuple[str, str]
+Hypotheses = Mapping[str, Mapping[str, float]]  # of each source its targets, with their costs
+
+
+@dataclass(frozen=True)
+class Label:
+    """A source with its most probable target, and with every candidate's probability."""
+
+    source: str
+    target: str
+    probability: float
+    candidates: dict[str, float]
+
+
+def label(
+    models: list[Transformer], words: list[str], trained: TrainedModel, hypotheses: Hypotheses | None = None
+) -> list[Label]:
+    """A label for each word that has a candidate which ends.
+
+    Without hypotheses a candidate's probability is that by the teachers' mean distribution. With them it is the
+    geometric mean of that and the other model's, made to add up to 1 over the candidates; to a candidate that the other
+    model did not list it gives what it gave to the last that it did.
+    """
+    if not words:
+        return []
+    found = _candidates(models, words, trained, hypotheses or {})
+    pairs = [(word, text) for word, texts in found.items() for text in texts]
+    logprobs: dict[str, dict[str, float]] = defaultdict(dict)
+    for (word, text), logprob in zip(pairs, log_probabilities(models, pairs, trained), strict=True):
+        logprobs[word][text] = logprob
+    labels = []
+    for word, by_teachers in logprobs.items():
+        chances = {text: math.exp(logprob) for text, logprob in by_teachers.items()}
+        if hypotheses is not None:
+            chances = geometric_mean(by_teachers, hypotheses.get(word, {}))
+        best = max(chances, key=chances.__getitem__)
+        labels.append(Label(word, best, chances[best], chances))
+    return labels
+
+
+def _candidates(
+    models: list[Transformer], words: list[str], trained: TrainedModel, hypotheses: Hypotheses
+) -> dict[str, list[str]]:
+    """Of each word the targets to choose from: those that end, fit and have no unknown token."""
+    sources = trained.source.encode_batch(words)
+    answers = [[trained.target.decode(ids) for ids in decode_all(model, sources)] for model in models]
+    limit = min(model.config.max_length for model in models)
+    found = {}
+    for word, *texts in zip(words, *answers, strict=True):
+        texts = list(dict.fromkeys(text for text in [*texts, *hypotheses.get(word, ())] if text.strip()))
+        ids = trained.target.encode_batch(texts)
+        found[word] = [t for t, i in zip(texts, ids, strict=True) if len(i) < limit and UNK not in i]
+    return found
+
+
+@torch.inference_mode()
+def log_probabilities(models: list[Transformer], pairs: list[Pair], trained: TrainedModel) -> list[float]:
+    """The log-probability of each pair's target, end token included, by the models' mean distribution.
+
+    A source is encoded once for all of its targets.
+    """
+    found = np.zeros(len(pairs))
+    progress = Count("scoring", "pairs", len(pairs))
+    by_source = sorted(range(len(pairs)), key=lambda number: (len(pairs[number][0]), pairs[number][0]))
+    for first in range(0, len(pairs), SCORED_TOGETHER):
+        numbers = by_source[first : first + SCORED_TOGETHER]
+        rows = {source: row for row, source in enumerate(dict.fromkeys(pairs[number][0] for number in numbers))}
+        of_each = torch.tensor([rows[pairs[number][0]] for number in numbers])
+        targets = trained.target.encode_batch([pairs[number][1] for number in numbers])
+        batch = collate(trained.source.encode_batch(list(rows)), targets)
+        wanted = batch.target[:, 1:]
+        distribution = sum(_distribution(model, batch.source, batch.target, of_each) for model in models) / len(models)
+        logprobs = distribution.gather(-1, wanted.unsqueeze(-1)).squeeze(-1).log()
+        found[numbers] = logprobs.masked_fill(wanted == PAD, 0.0).sum(-1).numpy()
+        progress.add(len(numbers))
+    progress.close()
+    return found.tolist()
+
+
+def _distribution(model: Transformer, source: Tensor, target: Tensor, source_of_each: Tensor) -> Tensor:
+    """The distribution after each token of each target: source (B, S), target (R, T), rows (R,) -> (R, T - 1, V)"""
+    mask = model.source_mask(source)
+    cache = model.start(model.encode(source, mask), mask)
+    cache.reorder(source_of_each)
+    return model.decode(target[:, :-1], cache).softmax(-1)
+
+
+def geometric_mean(by_teachers: Mapping[str, float], costs: Mapping[str, float]) -> dict[str, float]:
+    """Probabilities of the candidates by both, which add up to 1: {text: log-probability}, {text: cost}"""
+    last = max(costs.values(), default=0.0)
+    halves = {text: (logprob - costs.get(text, last)) / 2 for text, logprob in by_teachers.items()}
+    most = max(halves.values())
+    chances = {text: math.exp(half - most) for text, half in halves.items()}
+    return {text: chance / sum(chances.values()) for text, chance in chances.items()}
+
+
+def continuations(target: list[int], candidates: Iterable[tuple[list[int], float]], vocabulary: int) -> Tensor:
+    """The distribution at each position of a target, its end included, by candidates with probabilities: (T + 1, V)
+
+    At a position speak the candidates that agree with the target so far: 'A B' of 0.6 and 'A C' of 0.3 give A all of
+    the first position, and of the second B two thirds and C one.
+    """
+    distribution = torch.zeros(len(target) + 1, vocabulary)
+    for ids, chance in candidates:
+        for position, token in enumerate([*ids, EOS]):
+            distribution[position, token] += chance
+            if position == len(target) or token != target[position]:
+                break
+    return distribution / distribution.sum(-1, keepdim=True)
+
+
+def read_hypotheses(path: Path) -> dict[str, dict[str, float]]:
+    """The targets of each source with their costs, as the file has them; the cheaper of one that is there twice."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}; --hypotheses takes source<TAB>cost<TAB>target.") from None
+    for number, line in enumerate(lines, start=1):
+        parts = line.split("\t")
+        try:
+            source, cost, target = parts[0], float(parts[1]), " ".join(parts[2:]).strip()
+        except (IndexError, ValueError):
+            cost = math.nan
+        if len(parts) != 3 or not math.isfinite(cost):
+            raise DataError(
+                f"{path}, line {number}, is not source<TAB>cost<TAB>target with a number for a cost: {line!r}"
+            )
+        if target:
+            found[source][target] = min(cost, found[source].get(target, math.inf))
+    return dict(found)
