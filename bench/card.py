@@ -142,7 +142,7 @@ English words in, their pronunciation out: `attendant` -> `AH0 T EH1 N D AH0 N T
   The dictionary's notice is in `LICENSE.cmudict`.
 - **Training**: {training},
   on {cpu}, torch {torch}. The history of the last run is in `history.jsonl`, the options in `config.json`.{teachers}
-- **Meant for**: pronunciations of English words and names that a dictionary lacks. It reads one word, in lower case,
+- **Meant for**: pronunciations of English words and names that a dictionary lacks. It reads one word, in any case,
   with the letters, apostrophe, hyphen and dot of the dictionary; it does not read sentences, and it gives American
   pronunciations.
 
@@ -163,14 +163,14 @@ Phonetisaurus {version} is trained on the same file; its order and smoothing are
 
 ## Where it errs
 
-Greedy answers of these weights on the test part (`python -m bench.analysis`).
+Greedy answers of these weights on the test part (`python -m bench.analysis --model model/default --data runs/data`).
 
 {errors}
 ## Made by
 
     attendant data g2p --out runs/data
 {commands}
-    attendant release runs/{run} --out model/default
+    attendant release runs/{run} --out runs/default
 
 {changes}"""
 

@@ -58,7 +58,7 @@ def verify(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--samples", type=Path, metavar="TSV", help="what it was exported with, if not the run's own")
     options = parser.parse_args(arguments)
     if options.samples and not options.checkpoint:
-        raise BundleError("--samples is for --checkpoint: give the run too, or leave it out.")
+        parser.error("--samples needs --checkpoint RUN: the samples are compared with the torch model.")
     bundle = read_bundle(options.bundle)
 
     from export.verify import verify as find_problems

@@ -166,7 +166,7 @@ class TrainConfig:
         return _raise_if_any(self)
 
 
-# The paper's base and big; the default model; and one that learns a small corpus within seconds.
+# The paper's base and big; the default model; and one that learns a small corpus in about a minute.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "d_model": 64, "d_ff": 128, "heads": 4, "encoder_layers": 2, "decoder_layers": 2,

@@ -25,7 +25,7 @@ from model.progress import Count
 from model.tokenizer import EOS, PAD, UNK
 from model.transformer import Transformer
 
-SCORED_TOGETHER = 2_048  # pairs
+SCORED_TOGETHER = 128  # pairs: more do not stay in the cache of a core
 Pair = tuple[str, str]
 Hypotheses = Mapping[str, Mapping[str, float]]  # of each source its targets, with their costs
 
@@ -58,11 +58,11 @@ def label(
         logprobs[word][text] = logprob
     labels = []
     for word, by_teachers in logprobs.items():
-        chances = {text: math.exp(logprob) for text, logprob in by_teachers.items()}
+        probabilities = {text: math.exp(logprob) for text, logprob in by_teachers.items()}
         if hypotheses is not None:
-            chances = geometric_mean(by_teachers, hypotheses.get(word, {}))
-        best = max(chances, key=chances.__getitem__)
-        labels.append(Label(word, best, chances[best], chances))
+            probabilities = geometric_mean(by_teachers, hypotheses.get(word, {}))
+        best = max(probabilities, key=probabilities.__getitem__)
+        labels.append(Label(word, best, probabilities[best], probabilities))
     return labels
 
 
@@ -116,22 +116,23 @@ def _distribution(model: Transformer, source: Tensor, target: Tensor, source_of_
 def geometric_mean(by_teachers: Mapping[str, float], costs: Mapping[str, float]) -> dict[str, float]:
     """Probabilities of the candidates by both, which add up to 1: {text: log-probability}, {text: cost}"""
     last = max(costs.values(), default=0.0)
-    halves = {text: (logprob - costs.get(text, last)) / 2 for text, logprob in by_teachers.items()}
-    most = max(halves.values())
-    chances = {text: math.exp(half - most) for text, half in halves.items()}
-    return {text: chance / sum(chances.values()) for text, chance in chances.items()}
+    logs = {text: (logprob - costs.get(text, last)) / 2 for text, logprob in by_teachers.items()}
+    most = max(logs.values())
+    means = {text: math.exp(log - most) for text, log in logs.items()}
+    total = sum(means.values())
+    return {text: mean / total for text, mean in means.items()}
 
 
 def continuations(target: list[int], candidates: Iterable[tuple[list[int], float]], vocabulary: int) -> Tensor:
     """The distribution at each position of a target, its end included, by candidates with probabilities: (T + 1, V)
 
-    At a position speak the candidates that agree with the target so far: 'A B' of 0.6 and 'A C' of 0.3 give A all of
-    the first position, and of the second B two thirds and C one.
+    A candidate counts at a position if it begins with the target's tokens before it: of 'A B' with 0.6 and 'A C' with
+    0.3, the first position has A with 1, the second B with 2/3 and C with 1/3.
     """
     distribution = torch.zeros(len(target) + 1, vocabulary)
-    for ids, chance in candidates:
+    for ids, probability in candidates:
         for position, token in enumerate([*ids, EOS]):
-            distribution[position, token] += chance
+            distribution[position, token] += probability
             if position == len(target) or token != target[position]:
                 break
     return distribution / distribution.sum(-1, keepdim=True)

@@ -164,7 +164,7 @@ class Trainer:
         return self.at.step >= self.options.steps or 0 < self.options.patience <= self.at.stale
 
     def _stopping(self) -> bool:
-        """Whether a signal has come; with several processes all hear of it in the same step."""
+        """Whether a signal has come; several processes all stop at the same step."""
         return self.told_to_stop or (self.world.size == 1 and self.stop.requested)
 
     def _begin(self, batch: Batch) -> None:

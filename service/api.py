@@ -49,7 +49,7 @@ class Hypothesis:
     text: str
     tokens: tuple[str, ...]  # without the end token
     token_texts: tuple[str, ...]  # what each stands for; bytes that are no whole character as <0xE6>
-    score: float  # sum(logprobs) / len(logprobs) ** length_penalty, in nats
+    score: float  # sum of logprobs / length ** length_penalty, in nats; a language token counts in the length
     logprobs: tuple[float, ...]  # of each token, and of the end token where it came, in nats
     finish_reason: str  # stop: the end token came; length: max_length did; deadline: time was up
 

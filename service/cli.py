@@ -17,7 +17,7 @@ from service.settings import Settings, flag, read_settings, takes
 def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     parser.epilog = "Every setting is also a variable: --max-rows is ATTENDANT_MAX_ROWS. The flag wins."
     for setting in fields(Settings):
-        default = "" if setting.default in (None, ()) else f"; default: {setting.default}"
+        default = "" if setting.default in (None, ()) else f"; default: {_text(setting.default)}"
         extra: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.type == "bool" else {}
         parser.add_argument(
             flag(setting.name),
@@ -28,6 +28,11 @@ def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
             **extra,
         )
     run(read_settings(vars(parser.parse_args(arguments)), os.environ))
+
+
+def _text(default: Any) -> str:
+    """A default as a flag and a variable take it."""
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def run(settings: Settings) -> None:

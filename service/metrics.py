@@ -91,7 +91,7 @@ class Metrics:
     def _define_engine(self) -> None:
         self.queue_seconds = self._histogram(
             "queue_seconds",
-            "A text's wait for a place in a lane; its source may be encoded meanwhile.",
+            "A text's wait for rows in a lane; its source may be encoded meanwhile.",
             SECONDS,
             "model",
         )

@@ -67,11 +67,21 @@ class Settings:
     precision: str = setting(
         "auto", "which variant of the bundle; auto: the fastest here", choices=("auto", "int8", "fp32", "fp16")
     )
-    threads: int = setting(0, "of computation; 0: as many as the container's processors", low=0, high=1024)
+    threads: int = setting(
+        0,
+        "of computation; 0: the container's processors, or one a lane if a small model gains little from more",
+        low=0,
+        high=1024,
+    )
     lanes: int = setting(
         0, "batches decoded side by side on a share of the threads each; 0: by threads and memory limit", low=0, high=64
     )
-    max_rows: int = setting(0, "hypotheses computed in one step of a lane; 0: by the memory limit", low=0, high=65536)
+    max_rows: int = setting(
+        0,
+        "hypotheses computed in one step of a lane; 0: as many as the memory limit allows, up to 64",
+        low=0,
+        high=65536,
+    )
     max_queue_requests: int = setting(1024, "texts waiting; over it requests get 429", low=1, high=10**6)
     max_queue_tokens: int = setting(
         200_000,

@@ -78,7 +78,6 @@ def test_an_overlay_is_the_base_with_what_its_components_say() -> None:
     """Everything of the base is in every overlay, and only the Deployment differs."""
     for overlay in OVERLAYS:
         for key, resource in rendered(overlay).items():
-            resource["metadata"].pop("namespace", None)
             if key in BASE and key[0] != "Deployment":
                 assert resource == BASE[key]
         assert set(BASE) <= set(rendered(overlay))

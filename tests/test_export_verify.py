@@ -67,7 +67,7 @@ def test_an_exported_bundle_verifies_with_and_without_its_checkpoint(
     assert attendant.main(["verify", str(good), "--checkpoint", str(run)]) == 0
     assert "nothing is off, against torch on 100 held-out inputs" in capsys.readouterr().out
     assert attendant.main(["verify", str(good)]) == 0
-    assert attendant.main(["verify", str(good), "--samples", "samples.tsv"]) == 1  # of which nothing would be read
+    assert attendant.main(["verify", str(good), "--samples", "samples.tsv"]) == 2  # of which nothing would be read
 
 
 def test_a_bundle_verifies_where_only_the_service_is_installed(good: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the engine tells whoever watches it. The base class ignores everything; `service.metrics` counts.
+"""Callbacks for the engine's events. The base class ignores them; `service.metrics` counts.
 
 Every method may be called from any thread, and must neither block nor raise. Times are in seconds.
 """

@@ -230,7 +230,7 @@ Outcome = Result | Exception  # of one task
 
 @dataclass(frozen=True)
 class NewTokens:
-    """Tokens of a streamed task that are certain now, those of the prefix included."""
+    """Newly agreed tokens of a streamed task, those of the prefix included."""
 
     index: int  # of the task among those submitted together
     ids: Ids

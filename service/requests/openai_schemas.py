@@ -78,8 +78,8 @@ TARGET_LANGUAGE: Any = option(
 )
 ALLOW_UNKNOWN: Any = option(
     False,
-    "let through what the vocabulary lacks, as the unknown token (an extension)",
-    "true or false; false refuses it",
+    "let through what the vocabulary lacks, as the unknown token; false: refuse it (an extension)",
+    "true or false",
 )
 STREAM: Any = option(False, "answer server-sent events", "true or false")
 STREAM_OPTIONS: Any = option(

@@ -144,7 +144,7 @@ class GenerateRequest(RequestModel):
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
     allow_unknown: bool = option(
-        False, "let through what the vocabulary lacks, as the unknown token", "true or false; false refuses it"
+        False, "let through what the vocabulary lacks, as the unknown token; false: refuse it", "true or false"
     )
     temperature: float | None = option(
         None,
@@ -193,7 +193,7 @@ class NextTokenRequest(RequestModel):
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
     allow_unknown: bool = option(
-        False, "let through what the vocabulary lacks, as the unknown token", "true or false; false refuses it"
+        False, "let through what the vocabulary lacks, as the unknown token; false: refuse it", "true or false"
     )
     top_k: int = option(
         10,
@@ -221,7 +221,7 @@ class ScoreRequest(RequestModel):
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
     allow_unknown: bool = option(
-        False, "let through what the vocabulary lacks, as the unknown token", "true or false; false refuses it"
+        False, "let through what the vocabulary lacks, as the unknown token; false: refuse it", "true or false"
     )
     timeout_ms: int | None = option(
         None, "from arrival; past it 504; null: the service's setting", TIMEOUT_TAKES, **TIMEOUT
