@@ -159,7 +159,8 @@ def distill(parser: ArgumentParser, arguments: list[str]) -> None:
 
     counts = run_distillation(DistillPlan(**vars(options)))["counts"]
     print(
-        f"{options.out}: {counts['pairs']:,} pairs and {counts['labelled']:,} labelled words; left out: "
+        f"{options.out}: {counts['pairs']:,} pairs and {counts['labelled']:,} labelled words, of which "
+        f"{counts['labelled_with_hypotheses']:,} with another model's hypotheses; left out: "
         f"{counts['words_with_targets']:,} with a target, {counts['words_held_out']:,} held out, "
         f"{counts['words_unreadable']:,} unreadable"
     )

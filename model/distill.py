@@ -55,7 +55,8 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
     if plan.hypotheses and not plan.words:
         raise ConfigError("--hypotheses needs --words: the sources that they help to label.")
     _check_inputs(plan)
-    hypotheses = read_hypotheses(plan.hypotheses) if plan.hypotheses else None
+    normalized = _normalizer(plan)
+    listed = read_hypotheses(plan.hypotheses, normalized) if plan.hypotheses else {}
     described = describe(plan)
     if plan.out.exists():
         return _check_same(plan.out, described)
@@ -63,8 +64,11 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
     models, limit = [each.model for each in trained], min(each.config.max_length for each in trained)
     pairs = [pair for pair in dict.fromkeys(read_pairs(plan.data)) if fits(pair, trained[0], limit)]
     words, counts = unlabelled_words(plan, {source for source, _ in pairs}, trained[0], limit)
+    hypotheses = {word: listed[normalized(word)] for word in words if normalized(word) in listed}
     labels = [each for each in label(models, words, trained[0], hypotheses) if each.probability >= plan.min_probability]
-    described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labels)}
+    labels.sort(key=lambda each: bool(each.candidates))  # those that are taught as true pairs are first
+    helped = sum(bool(each.candidates) for each in labels)
+    described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labels), "labelled_with_hypotheses": helped}
     labelled = [(each.source, each.target) for each in labels]
     target = trained[0].target
 
@@ -75,10 +79,11 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
         target.save(directory / checkpoint.TARGET_TOKENIZER)
         lengths = [len(ids) for ids in target.encode_batch([text for _, text in [*pairs, *labelled]])]
         written = TeacherDistributions.create(directory, np.array(lengths), target.size)
-        with encoded(pairs if plan.hypotheses else [*pairs, *labelled], trained[0]) as corpus:
+        by_teachers = len(pairs) + len(labels) - helped
+        with encoded([*pairs, *labelled][:by_teachers], trained[0]) as corpus:
             for numbers, distribution in taught(models, corpus):
                 written.write(numbers, distribution)
-        for number, each in enumerate(labels if plan.hypotheses else [], start=len(pairs)):
+        for number, each in enumerate(labels[len(labels) - helped :], start=by_teachers):
             weighed = zip(target.encode_batch(list(each.candidates)), each.candidates.values(), strict=True)
             written.write(np.array([number]), continuations(target.encode(each.target), weighed, target.size)[None])
         write_json(described, directory / DESCRIPTION)
@@ -92,6 +97,14 @@ def _check_inputs(plan: DistillPlan) -> None:
     for path in (plan.data, *plan.held_out):
         if not path.is_file():
             raise UserError(f"{path} is not there; name a file with lines of source<TAB>target.")
+    names = [
+        path.name for path in (plan.data, *plan.words, *plan.held_out, *([plan.hypotheses] if plan.hypotheses else []))
+    ]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"two of the files are called {name}; give each a name of its own, by which it is recorded."
+            )
     for path in plan.words:
         _lines(path)
     for run in plan.teachers:
@@ -116,8 +129,7 @@ def unlabelled_words(
 
     Words are compared as the teachers read them: normalized.
     """
-    names = tuple(checkpoint.read_config(plan.teachers[0]).get("normalize", ()))
-    normalized: Callable[[str], str] = normalize.build(names).normalize_str if names else str
+    normalized = _normalizer(plan)
     known = {normalized(source) for source in known}
     held_out = {normalized(source) for tsv in plan.held_out for source, _ in read_pairs(tsv)}
     words: dict[str, str] = {}  # as they are read: as they are written first
@@ -175,6 +187,12 @@ def describe(plan: DistillPlan) -> dict[str, Any]:
     }
 
 
+def _normalizer(plan: DistillPlan) -> Callable[[str], str]:
+    """What is done to a source before the teachers read it."""
+    names = tuple(checkpoint.read_config(plan.teachers[0]).get("normalize", ()))
+    return normalize.build(names).normalize_str if names else str.strip
+
+
 def _describe_teacher(run: Path) -> dict[str, Any]:
     return {
         "run": run.name,
@@ -186,7 +204,7 @@ def _describe_teacher(run: Path) -> dict[str, Any]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} cannot be read: {error}; --words takes text files with a source on each line."

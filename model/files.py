@@ -11,6 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from model.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     """Fill a directory beside the path and give it its name when it is whole; nothing stays behind if that fails."""
@@ -26,6 +33,31 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
         beside.rename(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held_alone(directory: Path) -> Iterator[None]:
+    """Lock a directory, which is made if need be, against other processes that call this; UserError if one has it.
+
+    The lock ends with the process, however that ends. On a file system without locks nothing is locked.
+    """
+    made = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UserError(f"{directory} is in use by another process; wait, or name another.") from None
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+        if made:
+            with contextlib.suppress(OSError):  # it holds something
+                directory.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:

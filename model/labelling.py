@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -32,37 +33,37 @@ Hypotheses = Mapping[str, Mapping[str, float]]  # of each source its targets, wi
 
 @dataclass(frozen=True)
 class Label:
-    """A source with its most probable target, and with every candidate's probability."""
+    """A source with its most probable target."""
 
     source: str
     target: str
     probability: float
-    candidates: dict[str, float]
+    candidates: dict[str, float]  # every candidate's probability, where another model listed some; else empty
 
 
 def label(
-    models: list[Transformer], words: list[str], trained: TrainedModel, hypotheses: Hypotheses | None = None
+    models: list[Transformer], words: list[str], trained: TrainedModel, hypotheses: Hypotheses = MappingProxyType({})
 ) -> list[Label]:
     """A label for each word that has a candidate which ends.
 
-    Without hypotheses a candidate's probability is that by the teachers' mean distribution. With them it is the
-    geometric mean of that and the other model's, made to add up to 1 over the candidates; to a candidate that the other
-    model did not list it gives what it gave to the last that it did.
+    Of a word without hypotheses a candidate's probability is that by the teachers' mean distribution. With them it is
+    the geometric mean of that and the other model's, made to add up to 1 over the candidates; to a candidate that the
+    other model did not list it gives what it gave to the last that it did.
     """
     if not words:
         return []
-    found = _candidates(models, words, trained, hypotheses or {})
+    found = _candidates(models, words, trained, hypotheses)
     pairs = [(word, text) for word, texts in found.items() for text in texts]
     logprobs: dict[str, dict[str, float]] = defaultdict(dict)
     for (word, text), logprob in zip(pairs, log_probabilities(models, pairs, trained), strict=True):
         logprobs[word][text] = logprob
     labels = []
     for word, by_teachers in logprobs.items():
-        probabilities = {text: math.exp(logprob) for text, logprob in by_teachers.items()}
-        if hypotheses is not None:
-            probabilities = geometric_mean(by_teachers, hypotheses.get(word, {}))
-        best = max(probabilities, key=probabilities.__getitem__)
-        labels.append(Label(word, best, probabilities[best], probabilities))
+        costs = hypotheses.get(word)
+        probabilities = geometric_mean(by_teachers, costs) if costs else {}
+        best = max(by_teachers, key=(probabilities or by_teachers).__getitem__)
+        probability = probabilities[best] if costs else math.exp(by_teachers[best])
+        labels.append(Label(word, best, probability, probabilities))
     return labels
 
 
@@ -115,7 +116,7 @@ def _distribution(model: Transformer, source: Tensor, target: Tensor, source_of_
 
 def geometric_mean(by_teachers: Mapping[str, float], costs: Mapping[str, float]) -> dict[str, float]:
     """Probabilities of the candidates by both, which add up to 1: {text: log-probability}, {text: cost}"""
-    last = max(costs.values(), default=0.0)
+    last = max(costs.values())
     logs = {text: (logprob - costs.get(text, last)) / 2 for text, logprob in by_teachers.items()}
     most = max(logs.values())
     means = {text: math.exp(log - most) for text, log in logs.items()}
@@ -138,17 +139,17 @@ def continuations(target: list[int], candidates: Iterable[tuple[list[int], float
     return distribution / distribution.sum(-1, keepdim=True)
 
 
-def read_hypotheses(path: Path) -> dict[str, dict[str, float]]:
-    """The targets of each source with their costs, as the file has them; the cheaper of one that is there twice."""
+def read_hypotheses(path: Path, normalized: Callable[[str], str] = str) -> dict[str, dict[str, float]]:
+    """The targets of each normalized source with their costs; the cheaper of a target that is there twice."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}; --hypotheses takes source<TAB>cost<TAB>target.") from None
     for number, line in enumerate(lines, start=1):
         parts = line.split("\t")
         try:
-            source, cost, target = parts[0], float(parts[1]), " ".join(parts[2:]).strip()
+            source, cost, target = normalized(parts[0]), float(parts[1]), " ".join(parts[2:]).strip()
         except (IndexError, ValueError):
             cost = math.nan
         if len(parts) != 3 or not math.isfinite(cost):

@@ -104,14 +104,18 @@ def prepare(plan: Plan) -> None:
 
 
 def _refuse_to_replace(plan: Plan) -> None:
-    """Refuse an --out whose data or split is no run's: preparing a run would replace the directory with its own."""
+    """Refuse an --out with files that are no run's: preparing a run would replace them with its own."""
+    given = [tsv.resolve() for tsv in (plan.data, plan.valid) if tsv]
+    samples = plan.out / checkpoint.SAMPLES
+    begun = (plan.out / checkpoint.SOURCE_TOKENIZER).exists()  # by a run that was stopped before it had a config.json
+    if samples.exists() and (samples.resolve() in given or not begun):
+        raise UserError(f"{samples} is there, and a run in {plan.out} would replace it; name another --out.")
     written = {DATA: tuple(f"{part}.{kind}" for part in ("train", "valid") for kind in ("index", "tokens"))}
     if plan.valid is None:
         written[split.DIRECTORY] = (split.TRAIN, split.VALID)
     for name, ours in written.items():
         directory = plan.out / name
         held = sorted(directory.iterdir()) if directory.is_dir() else []
-        given = [tsv.resolve() for tsv in (plan.data, plan.valid) if tsv]
         others = [path for path in held if path.resolve() in given or path.name not in ours]
         if others:
             raise UserError(

@@ -12,6 +12,7 @@ from typing import Any
 
 from model import checkpoint
 from model.config import PRESETS, ModelConfig, TrainConfig, build, model_from_json, to_json, train_from_json
+from model.errors import UserError
 from model.history import phases, read_history
 
 DATA, RUNS = "runs/data", "runs"
@@ -89,6 +90,8 @@ def nearest_preset(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def options_of(run: Path, changes: dict[str, Any]) -> tuple[ModelConfig, TrainConfig]:
     """The options that a run was begun with, some of them changed."""
     saved, path = checkpoint.read_config(run), run / checkpoint.CONFIG
+    if "imported" in saved:
+        raise UserError(f"{run} holds an imported model, which cannot be trained; name another --out.")
     values = to_json(model_from_json(saved["model"], path)) | to_json(train_from_json(saved["train"], path)) | changes
     kinds = (ModelConfig, TrainConfig)
     model, train = (kind(**{f.name: values[f.name] for f in dataclasses.fields(kind)}) for kind in kinds)

@@ -27,6 +27,7 @@ from model.device import pick_device, pick_precision
 from model.distributed import World
 from model.errors import InterruptedRunError, UserError
 from model.estimate import duration, overview
+from model.files import held_alone
 from model.history import History
 from model.loss import distilled_cross_entropy, smoothed_cross_entropy
 from model.optim import learning_rate, make_optimizer
@@ -74,8 +75,10 @@ def train(plan: Plan) -> Result:
     """Train to the end. A signal raises InterruptedRunError once a checkpoint is written."""
     threads = torch.get_num_threads()
     with World.join() as world, StopRequest(says=world.is_first) as stop:
+        alone = held_alone(plan.out) if world.is_first else contextlib.nullcontext()
         try:
-            return Trainer(plan, world, stop).run()
+            with alone:
+                return Trainer(plan, world, stop).run()
         except KeyboardInterrupt:
             raise InterruptedRunError(f"stopped at once; {_how_to_resume(plan.out)}", stop.signal) from None
         finally:

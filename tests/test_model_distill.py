@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,8 +374,6 @@ def test_a_labelled_word_is_taught_what_its_candidates_say_together(
 def test_a_candidate_has_the_geometric_mean_of_both_models_probabilities() -> None:
     found = geometric_mean({"A": np.log(0.5), "B": np.log(0.02)}, {"B": -np.log(0.5), "C": -np.log(0.02)})
     assert found == pytest.approx({"A": 0.5, "B": 0.5})  # of A the other model is as sure as of its last, C
-    alone = geometric_mean({"A": np.log(0.4), "B": np.log(0.1)}, {})
-    assert alone == pytest.approx({"A": 2 / 3, "B": 1 / 3})
 
 
 def test_what_no_candidate_agrees_with_is_not_heard_at_later_positions() -> None:
@@ -390,6 +389,38 @@ def test_a_line_that_is_no_hypothesis_is_named(corpus: Path, tmp_path: Path, lin
     (tmp_path / "bad.tsv").write_text(f"kafa\t1\tA F\n{line}\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"bad\.tsv, line 2, is not source<TAB>cost<TAB>target"):
         distill(plan_for(corpus, tmp_path / "distilled", hypotheses=tmp_path / "bad.tsv"))
+
+
+def test_words_and_hypotheses_are_the_same_if_the_teachers_read_them_so(corpus: Path, tmp_path: Path) -> None:
+    command = ["train", "--preset=tiny", "--normalize=lower,strip", "--target-tokenizer=words", "--set=steps=2"]
+    files = ["--data", str(corpus / "data" / "train.tsv"), "--valid", str(corpus / "data" / "valid.tsv")]
+    assert attendant.main([*command, *files, "--out", str(tmp_path / "teacher")]) == 0
+    (tmp_path / "words.txt").write_text("\ufeffKafa\nafafk\n", encoding="utf-8")
+    (tmp_path / "hypotheses.tsv").write_text("\ufeffkafa \t0\tA F A K\nkafa\t90\tA\n", encoding="utf-8")
+    files = {"words": [tmp_path / "words.txt"], "hypotheses": tmp_path / "hypotheses.tsv"}
+    described = distill(plan_for(corpus, tmp_path / "distilled", teachers=[tmp_path / "teacher"], **files))
+    assert dict(read_pairs(tmp_path / "distilled" / PAIRS))["Kafa"] == "A F A K"
+    assert described["counts"]["labelled_with_hypotheses"] == 1
+
+
+def test_a_word_without_hypotheses_is_labelled_and_taught_as_if_there_were_none(
+    corpus: Path, tmp_path: Path, hypotheses: Path
+) -> None:
+    distill(plan_for(corpus, tmp_path / "with", hypotheses=hypotheses))
+    distill(plan_for(corpus, tmp_path / "without"))
+    found = []
+    for name in ("with", "without"):
+        pairs = list(read_pairs(tmp_path / name / PAIRS))
+        number = next(n for n, (source, _) in enumerate(pairs) if source == "r")
+        found.append((pairs[number], TeacherDistributions.open(tmp_path / name).read(np.array([number]))[1]))
+    assert found[0][0] == found[1][0]
+    assert_close(found[0][1], found[1][1], atol=1e-3, rtol=0)
+
+
+def test_two_files_of_one_name_are_refused(corpus: Path, tmp_path: Path) -> None:
+    shutil.copy(corpus / "data" / "test.tsv", tmp_path / "valid.tsv")
+    with pytest.raises(ConfigError, match=r"two of the files are called valid\.tsv"):
+        distill(plan_for(corpus, tmp_path / "out", held_out=[corpus / "data" / "valid.tsv", tmp_path / "valid.tsv"]))
 
 
 def test_hypotheses_without_words_have_nothing_to_help_with(corpus: Path, tmp_path: Path, hypotheses: Path) -> None:

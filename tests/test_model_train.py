@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import attendant
 from model import checkpoint, config, prepare
 from model.errors import DataError, UserError
+from model.files import held_alone
 from model.history import read_history
 from model.prepare import Plan
 from model.tokenizer import load
@@ -135,6 +138,33 @@ def test_a_directory_that_a_run_would_replace_is_left_alone(name: str, tsv: Path
     with pytest.raises(UserError, match=f"runs/{name} has train.tsv, .* name another --out"):
         train(replace(plan_for(corpus, tmp_path / "runs"), valid=None))
     assert corpus.read_bytes() == tsv.read_bytes()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_users_samples_are_left_alone(given: bool, tsv: Path, tmp_path: Path) -> None:
+    """Also where the corpus itself has the name that a run gives to its samples."""
+    samples = tmp_path / "run" / "samples.tsv"
+    samples.parent.mkdir()
+    shutil.copy(tsv, samples)
+    if given:
+        (samples.parent / "source.tokenizer.json").write_text("{}")  # as if a run had been begun here
+    with pytest.raises(UserError, match=r"run/samples\.tsv is there, .* name another --out"):
+        run(samples if given else tsv, tmp_path / "run")
+    assert samples.read_bytes() == tsv.read_bytes()
+
+
+def test_a_run_that_another_process_writes_is_refused(tsv: Path, tmp_path: Path) -> None:
+    run(tsv, tmp_path / "run", steps=2, validate_every=2)
+    with held_alone(tmp_path / "run"), pytest.raises(UserError, match="run is in use by another process"):
+        run(tsv, tmp_path / "run", steps=4, validate_every=2, resume=True)
+    run(tsv, tmp_path / "run", steps=4, validate_every=2, resume=True)
+
+
+def test_an_imported_model_is_not_trained_over(tsv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text('{"format": 1, "model": {}, "imported": {}}', encoding="utf-8")
+    files = ["--data", str(tsv), "--valid", str(tsv), "--out", str(tmp_path)]
+    assert attendant.main(["train", *files, "--resume"]) == 1
+    assert "holds an imported model, which cannot be trained" in capsys.readouterr().err
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tsv: Path, tmp_path: Path) -> None:
