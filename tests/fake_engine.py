@@ -257,7 +257,7 @@ class FakeEngine:
         return DeadlineError("the deadline passed before anything could be answered; raise timeout_ms.")
 
     def _generated(self, job: Job, task: Generate, reason: str) -> Generated:
-        return Generated(tuple(self._hypotheses(job, task, reason)), TIMING)
+        return Generated(tuple(self._hypotheses(job, task, reason)), TIMING, cut_short=reason == "deadline")
 
     def _hypotheses(self, job: Job, task: Generate, reason: str) -> Iterator[Hypothesis]:
         """The path found, then the same path with its last token replaced by ever higher ids."""

@@ -104,6 +104,19 @@ def test_a_beams_tokens_are_answered_or_pruned(shared: Engine, recorder: Recorde
     assert pruned > 0
 
 
+def test_start_tokens_are_neither_answered_nor_wasted(shared: Engine, recorder: Recorder) -> None:
+    task = Generate(source=(4, 5, 6), start=(6, 9), options=Options(max_length=8))
+    [found] = shared.run([task])
+    assert isinstance(found, Generated)
+    assert [generation[:2] for generation in recorder.generations] == [(len(found.hypotheses[0].logprobs), 0)]
+    submission = shared.submit([task], Callback())
+    for _ in range(3):
+        shared.iteration()
+    submission.cancel()
+    finish_all(shared)
+    assert recorder.cancellations == [1]
+
+
 def test_scores_and_distributions_are_no_generations_and_have_no_first_token(
     shared: Engine, recorder: Recorder
 ) -> None:

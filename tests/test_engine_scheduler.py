@@ -130,6 +130,31 @@ def test_a_job_that_does_not_fit_beside_a_few_rows_goes_to_a_lane_of_its_own() -
     assert admit(held, 1) == 1
 
 
+def test_a_wide_job_that_fits_in_no_busy_lane_goes_to_an_idle_one_though_enough_are_busy() -> None:
+    held = scheduler(lanes=4, max_rows=8)
+    for lane in (0, 1):
+        occupy(held, lane, 2)
+    held.submit([job(beam_size=8)])
+    assert [admit(held, lane) for lane in (0, 1, 2, 3)] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("leaves", ["admitted", "cancelled"])
+def test_a_lane_that_sleeps_is_woken_for_a_wide_job_once_the_one_before_it_has_left_the_queue(leaves: str) -> None:
+    held = scheduler(lanes=4, max_rows=8)
+    for lane in (0, 1):
+        occupy(held, lane, 2)
+    narrow = held.submit([job(beam_size=2)])
+    held.submit([job(beam_size=8)])
+    sleeping = threading.Thread(target=held.wait_for_work, args=(2,), daemon=True)
+    sleeping.start()
+    sleeping.join(0.05)
+    assert sleeping.is_alive()
+    held.admit(0, 999) if leaves == "admitted" else narrow.cancel()
+    sleeping.join(5)
+    assert not sleeping.is_alive()
+    assert admit(held, 2) == 1
+
+
 def test_every_job_is_counted_once_from_its_admission_to_its_release() -> None:
     held = scheduler()
     held.submit(jobs(30, beam_size=2))

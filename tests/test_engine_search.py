@@ -361,6 +361,20 @@ def test_when_time_is_up_the_best_so_far_is_answered() -> None:
     assert found[0].ids == tuple(max(search.live, key=lambda live: live.total).ids)
 
 
+def test_what_is_found_when_time_is_up_is_cut_short_though_it_had_ended() -> None:
+    options = Options(beam_size=2, max_length=9, early_stopping="never")
+    search = GenerateSearch(SPECIAL, Generate(source=(), options=options))
+    while not search.ended:
+        search.advance([row(table(1)(tuple(live.ids)), 5) for live in search.live])
+    assert search.live
+    found = search.partial_result(NO_TIME)
+    assert found is not None
+    assert [hypothesis.finish_reason for hypothesis in found.hypotheses] == ["stop"]
+    assert found.cut_short
+    run(search, table(1))
+    assert not search.result(NO_TIME).cut_short
+
+
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"temperature": 1.0}], ids=str)
 def test_a_prefix_alone_is_no_answer_when_time_is_up(options: dict[str, Any]) -> None:
     search = make_search(SPECIAL, Generate(source=(), prefix=(4, 3), options=Options(max_length=9, **options)))

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,18 @@ from service.engine.shared import SharedEngine
 from service.engine.tasks import (
     AlignmentChoice,
     AttentionChoice,
+    EventCallback,
     Explain,
     Finished,
     Generate,
+    Generated,
+    Hypothesis,
     NewTokens,
     NextToken,
     Options,
     Score,
     Task,
+    Timing,
 )
 from service.errors import CancelledError, DeadlineError, NotReadyError, QueueFullError, ServiceError
 from tests import engines, fake_engine
@@ -61,6 +65,19 @@ class Clock:
         return self.now
 
 
+class CutShortEngine(FakeEngine):
+    """What it has found when time is up may have ended, as the engine's may."""
+
+    late_reason = "deadline"  # finish_reason of those hypotheses; "stop": they had ended, and others were live
+
+    def _late(self, job: Any) -> Any:
+        outcome = super()._late(job)
+        if not isinstance(outcome, Generated):
+            return outcome
+        found = tuple(replace(hypothesis, finish_reason=self.late_reason) for hypothesis in outcome.hypotheses)
+        return replace(outcome, hypotheses=found)
+
+
 def generate(source: tuple[int, ...] = (4, 5, 6), **options: Any) -> Generate:
     return Generate(source=source, options=Options(**{"max_length": 12} | options))
 
@@ -88,8 +105,8 @@ def observer() -> Recorder:
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeEngine]:
-    engine = FakeEngine(fake_engine.make_bundle(tmp_path / "bundle"))
+def fake(tmp_path: Path) -> Iterator[CutShortEngine]:
+    engine = CutShortEngine(fake_engine.make_bundle(tmp_path / "bundle"))
     engine.start()
     yield engine
     engine.resume()
@@ -236,6 +253,26 @@ def test_a_submission_that_is_refused_leaves_nothing_behind(fake: FakeEngine, ke
     assert refused.events == []
 
 
+def test_a_submission_that_is_refused_counts_neither_hits_nor_misses(
+    fake: FakeEngine, keeping: SharedEngine, observer: Recorder
+) -> None:
+    ask(keeping, generate((9,)))
+    fake.pause_after = 1
+    waiting, _ = submit(keeping, generate())
+    observer.seen.clear()
+    tasks = [generate((9,)), generate(), generate((7,))]
+    fake.refusal = QueueFullError("full.", 1)
+    with pytest.raises(QueueFullError):
+        keeping.submit(tasks, Callback(3))
+    assert not observer.seen
+    fake.refusal = None
+    accepted, _ = submit(keeping, *tasks)
+    assert observer.seen == {"finished": 1, "in_flight": 1, "missed": 1}
+    fake.resume()
+    waiting.wait()
+    accepted.wait()
+
+
 def test_what_joins_takes_no_place_in_the_queue(fake: FakeEngine, engine: SharedEngine) -> None:
     fake.pause_after, fake.max_queue_requests = 1, 1
     waiting = [submit(engine, generate())[0] for _ in range(5)]
@@ -339,6 +376,37 @@ def test_what_was_cut_short_is_not_kept(fake: FakeEngine, keeping: SharedEngine,
     assert ask(keeping, generate())[0].hypotheses[0].finish_reason == "stop"
 
 
+def test_a_search_that_a_deadline_ended_is_not_kept_though_all_that_it_answers_had_ended(
+    fake: CutShortEngine, keeping: SharedEngine, clock: Clock
+) -> None:
+    fake.late_reason = "stop"
+    first, second = expire_first(fake, keeping, clock, 2)
+    assert first.wait()[0].hypotheses[0].finish_reason == "stop"
+    assert keeping.count_cached_bytes() == 0
+    fake.resume()
+    assert second.wait()[0] == ask(keeping, generate())[0] == ask(fake, generate())[0] != first.wait()[0]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "worse"),
+    [
+        (("deadline", 3, -1.0), ("deadline", 3, -1.0), True),
+        (("deadline", 3, -1.0), ("deadline", 4, -2.0), False),
+        (("deadline", 3, -1.0), ("stop", 3, -2.0), False),
+        (("stop", 3, -2.0), ("deadline", 4, -1.0), True),
+        (("stop", 3, -2.0), ("stop", 3, -1.0), False),
+    ],
+)
+def test_of_two_that_were_cut_short_the_one_that_had_ended_is_answered_then_the_better_or_the_longer(
+    earlier: tuple[str, int, float], later: tuple[str, int, float], worse: bool
+) -> None:
+    found = [
+        Generated((Hypothesis((4,) * length, (), score, reason),), Timing(0, 0, 0), cut_short=True)
+        for reason, length, score in (earlier, later)
+    ]
+    assert shared._is_worse(found[1], found[0]) == worse
+
+
 def test_who_was_to_be_computed_again_and_is_refused_gets_one_outcome(
     fake: FakeEngine, engine: SharedEngine, clock: Clock
 ) -> None:
@@ -368,6 +436,72 @@ def test_who_is_computed_again_can_leave(fake: FakeEngine, engine: SharedEngine,
     fake.close(grace=10)
     assert len(second.events) == 1
     assert fake.cancelled <= 1
+
+
+class ManualEngine(FakeEngine):
+    """Decodes nothing: the test gives the events of what was submitted."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(bundle)
+        self.callbacks: list[EventCallback] = []
+
+    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Any:  # noqa: ARG002
+        self.callbacks.append(on_event)
+        return fake_engine.FakeSubmission(self)
+
+
+class HookedLock:
+    """A lock; whoever releases it runs the next hook, if there is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.hooks: list[Callable[[], Any]] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if self.hooks:
+            self.hooks.pop(0)()
+
+
+def test_a_task_whose_computation_is_cut_short_just_as_it_is_accepted_gets_one_outcome(tmp_path: Path) -> None:
+    inner = ManualEngine(fake_engine.make_bundle(tmp_path))
+    engine, lock = SharedEngine(inner), HookedLock()
+    engine._lock = lock  # type: ignore[assignment]
+    now = time.monotonic()
+    submit(engine, generate(), deadline=now + 1000)
+    late = Finished(0, DeadlineError("late."))
+    cutting = threading.Thread(target=lambda: inner.callbacks[0](late), daemon=True)
+    noted, accepted = threading.Event(), threading.Event()
+
+    def cut_short() -> None:
+        """The other thread has noted that the computation was cut short, and has done nothing about it yet."""
+        cutting.start()
+        assert noted.wait(30)
+
+    def stop_there() -> None:
+        noted.set()
+        assert accepted.wait(30)
+
+    # Three times it is released by the submission, the last time by what accepts it; then by the other thread.
+    lock.hooks = [lambda: None, lambda: None, cut_short, stop_there]
+    callback, _ = submit(engine, generate((7,)), generate(), deadline=now + 1001)
+    accepted.set()
+    cutting.join(30)
+    answer = ServiceError("an outcome.")
+    for on_event in inner.callbacks[1:]:
+        on_event(Finished(0, answer))
+    assert sorted(event.index for event in callback.events) == [0, 1]
+    assert len(inner.callbacks) == 3
+
+
+def test_a_waiter_that_is_given_an_answer_twice_at_once_has_it_once(engine: SharedEngine) -> None:
+    callback = Callback()
+    waiter = shared.Waiter(generate(), None, 0, callback, None)
+    engine._finish([waiter, waiter], ServiceError("an outcome."))
+    assert len(callback.events) == 1
 
 
 # Kept.

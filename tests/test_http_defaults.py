@@ -87,6 +87,20 @@ def test_a_default_length_leaves_room_for_the_end(tmp_path: Path) -> None:
         assert options_of(service, max_length=3).min_length == 2
 
 
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/completions"])
+def test_the_bundles_own_start_tokens_count_in_its_default_lengths(tmp_path: Path, path: str) -> None:
+    """As BART has it: forced first tokens and no languages."""
+    generation = {"min_length": 5, "max_length": 12, "target_prefix": [5, 6]}
+    with in_process(tmp_path, manifest={"generation": generation}) as service:
+        assert (options_of(service, path).min_length, options_of(service, path).max_length) == (3, 10)
+
+
+def test_the_start_tokens_of_a_language_count_in_place_of_the_bundles_own(tmp_path: Path) -> None:
+    generation = {"max_length": 12, "target_prefix": [5, 6]}
+    with in_process(tmp_path, manifest={"generation": generation, "languages": LANGUAGES}) as service:
+        assert options_of(service, target_language="fr").max_length == 11
+
+
 def test_a_default_that_no_request_could_give_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with in_process(tmp_path, manifest={"generation": {"beam_size": 0, "length_penalty": 2.0}}) as service:
         found = options_of(service)

@@ -462,6 +462,27 @@ def test_a_reload_loads_nothing_that_was_not_loaded_where_loading_is_lazy(tmp_pa
         assert service.loader.order == ["a", "a"]
 
 
+def test_a_model_that_is_unloaded_while_its_reload_waits_is_not_loaded_beside_the_others(tmp_path: Path) -> None:
+    with serving(tmp_path, "a", "b", load="lazy", max_loaded=1) as service, ThreadPoolExecutor(3) as pool:
+        service.generate("a")
+        busy = service.engine("a")
+        busy.pause_after = 1
+        first = pool.submit(service.generate, "a")
+        wait_for(busy.count_running)
+        second = pool.submit(service.generate, "b")
+        wait_for(lambda: service.states()["b"] == "loading")
+        write_manifest(tmp_path / "a", version="2")
+        renewed = pool.submit(reloaded, service)
+        wait_for(lambda: service.models._loader._one_load._waiters)  # behind b, which waits for a
+        busy.resume()
+        assert [future.result().status_code for future in (first, second)] == [200, 200]
+        assert renewed.result() == {"a": "unloaded", "b": "loaded"}
+        assert service.loader.most_alive == 1
+        assert reloaded(service) == {"a": "unloaded", "b": "loaded"}  # nothing differs any more
+        assert service.generate("a").status_code == 200
+        assert service.loader.order == ["a", "b", "a"]
+
+
 def test_one_model_alone_can_be_reloaded(tmp_path: Path) -> None:
     with serving(tmp_path, "a", "b") as service:
         write_manifest(tmp_path / "c")

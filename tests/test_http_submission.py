@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from service.requests import content
 from service.requests.served import ServedModel
 from service.tokenizer import LONG_TEXT
 from tests.fake_engine import FakeEngine, make_bundle
-from tests.serving import Service, in_process
+from tests.serving import PATIENCE, Service, in_process
 
 SHORT, LONG = "cat", "a" * (LONG_TEXT + 1)
 
@@ -92,6 +93,31 @@ def test_a_model_that_is_replaced_while_a_long_text_is_tokenized_is_not_asked(se
     assert (answer.status_code, answer.json()["model"]) == (200, "newer")
     assert service.engine.submissions == 0
     service.engine.close()
+
+
+@pytest.mark.parametrize(("grace", "status"), [(PATIENCE, 200), (0.0, 503)])
+def test_at_a_stop_a_request_whose_long_text_is_being_tokenized_is_answered_if_there_is_time(
+    grace: float, status: int, service: Service
+) -> None:
+    tokenizer, encode = service.engine.source_tokenizer, service.engine.source_tokenizer.encode
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def encode_slowly(text: str, bare: bool = False) -> tuple[int, ...]:
+        begun.set()
+        assert may_go_on.wait(PATIENCE)
+        return encode(text, bare)
+
+    tokenizer.encode = encode_slowly  # type: ignore[method-assign]
+    models, portal = service.client.app.state.parts.models, service.client.portal  # type: ignore[attr-defined]
+    assert portal is not None
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(service.generate, inputs=LONG, max_length=1, timeout_ms=5000)
+        assert begun.wait(PATIENCE)
+        closing = pool.submit(portal.call, models.close, grace)
+        wait([closing], timeout=0.2)
+        may_go_on.set()
+        assert asked.result().status_code == status
+        closing.result()
 
 
 def test_long_texts_are_encoded_as_short_ones(tmp_path: Path) -> None:

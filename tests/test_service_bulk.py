@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -402,6 +403,31 @@ def test_two_processes_do_not_write_one_directory(tmp_path: Path, bulk: Bulk) ->
     held.close()
 
 
+def failing_with(number: int) -> Callable[..., None]:
+    """A call that the operating system refuses with this error."""
+
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_where_files_cannot_be_locked_a_run_goes_on_without(
+    number: int, tmp_path: Path, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fcntl.flock", failing_with(number))
+    assert len(answers(bulk([write(tmp_path, "text", WORDS)]), "text")) == len(WORDS)
+
+
+def test_a_lock_that_fails_otherwise_is_told_as_it_is(
+    tmp_path: Path, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fcntl.flock", failing_with(errno.EIO))
+    with pytest.raises(OutputError, match="out cannot be locked: Input/output error"):
+        bulk([write(tmp_path, "text", WORDS)])
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -508,6 +534,20 @@ def test_null_in_a_column_of_texts_is_set_aside(tmp_path: Path, bulk: Bulk) -> N
     with pytest.raises(SetAsideError, match="1 of 2"):
         bulk([tmp_path / "in.parquet"])
     assert errors(tmp_path / "out")[0]["message"] == "has null in its column 'text'; give a text."
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view"])
+def test_a_value_that_is_not_utf_8_in_a_column_of_texts_is_set_aside(kind: str, tmp_path: Path, bulk: Bulk) -> None:
+    binary = pyarrow.array([b"cat", b"d\xffg", b"cow"], pyarrow.binary())
+    texts = pyarrow.Array.from_buffers(pyarrow.string(), len(binary), binary.buffers())
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts.cast(kind)}), tmp_path / "in.parquet")
+    with pytest.raises(SetAsideError, match="1 of 3"):
+        bulk([tmp_path / "in.parquet"])
+    [entry] = errors(tmp_path / "out")
+    assert entry["input"] == "d\\xffg"
+    assert entry["message"] == "is not UTF-8: its byte 2 cannot be read."
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "part-00000.parquet")
+    assert [len(found.as_py() or ()) for found in table["hypotheses"]] == [1, 0, 1]
 
 
 def test_no_more_records_are_read_than_may_wait(engine: FakeEngine) -> None:

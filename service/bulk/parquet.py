@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 
 from service.bulk.formats import Finish, Source, Writer, only
-from service.bulk.texts import complaint, plan_text, texts_ahead
+from service.bulk.texts import complaint, not_utf8, plan_text, texts_ahead
 from service.engine.tasks import Generate, Outcome
 from service.errors import InvalidFieldError
 from service.requests.schemas import GenerateRequest
@@ -131,7 +131,10 @@ class ParquetFormat:
         return ParquetWriter(path)
 
     def plan(self, raw: Row, place: int) -> tuple[list[Generate], Finish]:
-        text = self.shown(raw)
+        try:
+            text = self._text(raw)
+        except UnicodeDecodeError as error:
+            raise not_utf8(error) from None
         if text is None:
             raise InvalidFieldError(f"has null in its column {self._field!r}; give a text.")
 
@@ -149,5 +152,12 @@ class ParquetFormat:
         return raw, None, complaint(error)
 
     def shown(self, raw: Row) -> str | None:
+        try:
+            return self._text(raw)
+        except UnicodeDecodeError as error:
+            return error.object.decode("utf-8", "backslashreplace")
+
+    def _text(self, raw: Row) -> str | None:
+        """UnicodeDecodeError if its bytes are not UTF-8, which pyarrow does not check when it reads them."""
         text: str | None = raw.batch.column(self._field)[raw.index].as_py()
         return text

@@ -10,6 +10,7 @@ A shard is written beside and renamed; then its line is added. What is not in pr
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ except ImportError:  # where there is none, two processes in one directory are n
 
 FORMAT_VERSION = 1
 MANIFEST, PROGRESS = "manifest.json", "progress.jsonl"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system without locks answers
 DRAWN = ("seed", "created")  # when a run begins, where they are not given
 
 Json = dict[str, Any]
@@ -76,9 +78,13 @@ class Output:
         try:
             if fcntl is not None:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return
             self._lock.close()
-            raise OutputError(f"{directory} is being written by another process.") from None
+            if isinstance(error, BlockingIOError):
+                raise OutputError(f"{directory} is being written by another process.") from None
+            raise OutputError(f"--output {directory} cannot be locked: {error.strerror}.") from None
 
     def close(self) -> None:
         self._lock.close()

@@ -40,7 +40,11 @@ def decode_text(text: bytes) -> str:
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidFieldError(f"inputs is not UTF-8: its byte {error.start + 1} cannot be read.") from None
+        raise not_utf8(error) from None
+
+
+def not_utf8(error: UnicodeDecodeError) -> InvalidFieldError:
+    return InvalidFieldError(f"inputs is not UTF-8: its byte {error.start + 1} cannot be read.")
 
 
 def plan_text(request: GenerateRequest, served: ServedModel, text: str, place: int) -> Generate:

@@ -51,7 +51,7 @@ def key_of(task: Task) -> Key | None:
 
 def is_cut_short(answer: Result | Exception) -> bool:
     """Whether a deadline ended it, so that more time could give another answer."""
-    return isinstance(answer, Generated) and any(found.finish_reason == "deadline" for found in answer.hypotheses)
+    return isinstance(answer, Generated) and answer.cut_short
 
 
 class AnswerCache:

@@ -52,7 +52,7 @@ class GenerateSearch(Search):
 
     def is_plain(self) -> bool:
         """Whether the next token is chosen among the most probable ones as they are, and nothing is recorded of it."""
-        free = self.started == len(self.special.start) and self.length >= len(self.forced)
+        free = self.is_started() and self.length >= len(self.forced)
         return self._as_they_are and free and not self._must_end()
 
     def too_early(self) -> bool:
@@ -226,7 +226,7 @@ class GenerateSearch(Search):
 
     def partial_result(self, timing: Timing) -> Generated | None:
         best = self.best(cut_short=True)
-        return Generated(best, timing) if best else None
+        return Generated(best, timing, cut_short=True) if best else None
 
     def best(self, cut_short: bool = False) -> tuple[Hypothesis, ...]:
         """The hypotheses asked for, best first; if cut short, then the live ones that have a token of their own."""

@@ -51,7 +51,7 @@ class Job:
     encode_started: float = 0.0
     decode_started: float = 0.0
     emitted: int = 0  # tokens that were sent as NewTokens
-    decoded: int = 0  # tokens of all its hypotheses
+    decoded: int = 0  # tokens of all its hypotheses, start tokens not counted
     encoding: bool = False  # a lane is encoding its source while it waits
     encoded: Array | None = None  # (2L, H, S, d): keys and values of its source, where a lane did so
     cancelled: bool = False
@@ -77,7 +77,8 @@ class Job:
         if self.finished:
             return []
         try:
-            self.decoded += len(self.search.live)
+            if self.search.is_started():
+                self.decoded += len(self.search.live)
             parents = self.search.advance(rows) if ranked is None else self.search.keep(ranked)
             if self.task.stream:
                 self._emit()

@@ -228,8 +228,8 @@ class Scheduler:
             self._waiting_tokens -= job.task.token_budget
             self._waiting_rows -= job.task.rows
         self._measure_throughput()
-        if self._closed and not self._waiting:
-            self._work_changed.notify_all()  # lanes that sleep may end
+        if (self._closed and not self._waiting) or not self._fits_in_busy_lane():
+            self._work_changed.notify_all()  # lanes that sleep may end, or take what is next now
 
     def _measure_throughput(self) -> None:
         """Only while jobs wait: lanes that lack work say nothing of what they could do."""
@@ -256,9 +256,14 @@ class Scheduler:
         wanted = max(1, min(len(rows), max(needed, total // ROWS_PER_LANE)))
         if wanted == 1:
             return total if lane == rows.index(max(rows)) else 0
-        if not rows[lane] and sum(map(bool, rows)) >= wanted:
+        if not rows[lane] and sum(map(bool, rows)) >= wanted and self._fits_in_busy_lane():
             return 0
         return -(-total // wanted)
+
+    def _fits_in_busy_lane(self) -> bool:
+        """Whether the next job, if there is one, fits in the busy lane with the fewest rows."""
+        job = next((job for job in self._waiting if not job.encoding), None)
+        return job is None or min(filter(None, self._rows), default=0) + job.task.rows <= self.max_rows
 
     def release(self, lane: int, jobs: Sequence[Job]) -> None:
         """Jobs have left a lane."""

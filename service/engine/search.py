@@ -106,6 +106,10 @@ class Search:
         """Tokens that are cached of every live hypothesis when it is extended next."""
         return self.started + self.length
 
+    def is_started(self) -> bool:
+        """Whether every start token is decoded, so that the next token is the target's."""
+        return self.started == len(self.special.start)
+
     def last_tokens(self) -> list[int]:
         first = self.special.start[self.started - 1] if self.started else self.special.bos
         return [hypothesis.ids[-1] if hypothesis.ids else first for hypothesis in self.live]
@@ -116,7 +120,7 @@ class Search:
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
         """Take the next tokens of every live hypothesis; return which one each new one continues, [] when done."""
-        if self.started < len(self.special.start):
+        if not self.is_started():
             self.started += 1
             return [0]
         at = self.length

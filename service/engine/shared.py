@@ -39,7 +39,7 @@ class Waiter:
     computation: Computation | None = None  # the one that it waits for
     held: bool = False  # its submission may still be refused: no outcome yet
     answer: Result | Exception | None = None  # that was kept, or came while it was held
-    expired: bool = False  # the computation that it joined was cut short
+    expired: bool = False  # the computation that it joined was cut short while it was held
     fallback: Generated | None = None  # what that one had found: better than nothing
     done: bool = False
 
@@ -135,9 +135,7 @@ class SharedEngine(WrappedEngine):
         """All of them wait for a computation or have their answer, or none does and the engine's refusal is raised."""
         batch, now = Batch(), time.monotonic()
         with self._lock:
-            for waiter in waiters:
-                if not waiter.done:
-                    self._place(waiter, batch, now)
+            placed = [self._place(waiter, batch, now) for waiter in waiters if not waiter.done]
         if batch.computations:
             tasks = [computation.first.task for computation in batch.computations]
             try:
@@ -150,25 +148,33 @@ class SharedEngine(WrappedEngine):
                 abandoned = batch.abandoned
             if abandoned:
                 submission.cancel()
+        self._count(placed)
         self._release(waiters)
 
-    def _place(self, waiter: Waiter, batch: Batch, now: float) -> None:
-        """Find its answer or a computation for it, or make one in `batch`."""
+    def _count(self, placed: Sequence[str | None]) -> None:
+        for kind in placed:
+            if kind == "missed":
+                self._observer.cache_missed()
+            elif kind is not None:
+                self._observer.cache_hit(kind)
+
+    def _place(self, waiter: Waiter, batch: Batch, now: float) -> str | None:
+        """Find its answer ("finished") or a computation for it ("in_flight"), or make one in `batch` ("missed").
+
+        None: its answer is never shared.
+        """
         key, found = waiter.key, None
         if key is not None and not self._closed:
             if self._cache.max_bytes:
                 waiter.answer = self._cache.get(key)
                 if waiter.answer is not None:
                     waiter.held = True
-                    self._observer.cache_hit("finished")
-                    return
+                    return "finished"
             found = self._in_flight.get(key)
             if found is not None and _may_join(waiter, found, now):
                 waiter.held = found.batch is not batch
-                self._observer.cache_hit("in_flight")
                 self._wait(waiter, found)
-                return
-            self._observer.cache_missed()
+                return "in_flight"
         seconds = None if waiter.deadline is None else waiter.deadline - now
         computation = Computation(key, batch, waiter, seconds, [])
         batch.computations.append(computation)
@@ -177,6 +183,7 @@ class SharedEngine(WrappedEngine):
         longest = found is None or _is_later(waiter.deadline, found.first.deadline)
         if key is not None and self._share_in_flight and longest:
             self._in_flight[key] = computation
+        return None if key is None else "missed"
 
     def _wait(self, waiter: Waiter, computation: Computation) -> None:
         waiter.computation = computation
@@ -186,13 +193,13 @@ class SharedEngine(WrappedEngine):
     def _release(self, waiters: Sequence[Waiter]) -> None:
         """Their submission is accepted: those that were held may have their outcome."""
         with self._lock:
-            held = [waiter for waiter in waiters if waiter.held]
-            for waiter in held:
-                waiter.held = False
-        for waiter in held:
-            if waiter.answer is not None:
-                self._finish([waiter], waiter.answer)
-            elif waiter.expired:
+            held = [(waiter, waiter.answer, waiter.expired) for waiter in waiters if waiter.held]
+            for waiter, _, _ in held:
+                waiter.held = waiter.expired = False
+        for waiter, answer, expired in held:
+            if answer is not None:
+                self._finish([waiter], answer)
+            elif expired:
                 self._submit_again(waiter)
 
     def _withdraw(self, waiters: Sequence[Waiter], batch: Batch) -> None:
@@ -228,7 +235,7 @@ class SharedEngine(WrappedEngine):
             for waiter in waiters:
                 waiter.computation = None
                 if cut_short and waiter.deadline != first.deadline:
-                    waiter.expired = True
+                    waiter.expired = waiter.held
                     waiter.fallback = answer if isinstance(answer, Generated) else waiter.fallback
                     again += [] if waiter.held else [waiter]
                 elif waiter.held:
@@ -243,7 +250,6 @@ class SharedEngine(WrappedEngine):
 
     def _submit_again(self, waiter: Waiter) -> None:
         """It was accepted, so a refusal is its outcome."""
-        waiter.expired = False
         try:
             self._submit([waiter])
         except Exception as error:
@@ -251,7 +257,7 @@ class SharedEngine(WrappedEngine):
 
     def _finish(self, waiters: Sequence[Waiter], answer: Result | Exception) -> None:
         with self._lock:
-            waiters = [waiter for waiter in waiters if not waiter.done]
+            waiters = [waiter for waiter in dict.fromkeys(waiters) if not waiter.done]
             for waiter in waiters:
                 waiter.done = True
         for waiter in waiters:
@@ -311,4 +317,11 @@ def _is_worse(answer: Result | Exception, fallback: Generated) -> bool:
     """Whether what was found before is as good: an answer in full never is worse."""
     if not isinstance(answer, Generated):
         return True
-    return is_cut_short(answer) and len(answer.hypotheses[0].ids) <= len(fallback.hypotheses[0].ids)
+    return is_cut_short(answer) and _progress(answer) <= _progress(fallback)
+
+
+def _progress(found: Generated) -> tuple[bool, float]:
+    """How far a search of the same task had come: whether its best had ended, and then its score, else its length."""
+    best = found.hypotheses[0]
+    ended = best.finish_reason != "deadline"
+    return ended, best.score if ended else len(best.ids)

@@ -187,6 +187,7 @@ class Generated:
     hypotheses: tuple[Hypothesis, ...]  # best first
     timing: Timing
     tree: tuple[tuple[BeamNode, ...], ...] | None = None  # the candidates of each step, best first, where recorded
+    cut_short: bool = False  # a deadline ended the search: more time could give another answer, though these had ended
 
 
 @dataclass(frozen=True)

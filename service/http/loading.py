@@ -60,10 +60,16 @@ class Loader:
             model.loading = asyncio.get_running_loop().create_task(self._load_wanted(model, evict))
         return model.loading
 
-    async def swap(self, model: Model, directory: Path | None) -> None:
-        """Load a bundle beside the model's running one, and serve with it; a bundle that is refused changes nothing."""
+    async def swap(self, model: Model, directory: Path | None) -> bool:
+        """Load a bundle beside the model's running one, and serve with it; a bundle that is refused changes nothing.
+
+        False if a model of several was unloaded meanwhile: loading it could take more room than there is.
+        """
         async with self._one_load:
+            if model.bundle is not None and model.served is None:
+                return False
             await self._load_into(model, directory)
+            return True
 
     def put(self, model: Model, served: ServedModel) -> None:
         """Serve a model with this from now on; the engine before ends once its requests are done."""
@@ -95,9 +101,12 @@ class Loader:
             self._metrics.model(name).removed()
 
     async def close(self, grace: float) -> None:
-        """Let requests that wait for a load have it, then end every engine, all within `grace` seconds."""
+        """Let requests that wait for a load or are being tokenized be submitted, then end every engine.
+
+        All of it takes `grace` seconds at most.
+        """
         until = time.monotonic() + grace
-        while any(model.wanted for model in self._models()) and time.monotonic() < until:
+        while any(model.wanted or model.planning for model in self._models()) and time.monotonic() < until:
             await asyncio.sleep(IDLE_INTERVAL)
         self._closed = True
         for model in self._models():
@@ -116,6 +125,8 @@ class Loader:
         error = None
         try:
             async with self._one_load:
+                if self._closed:
+                    raise stopping()
                 if model.available is None:
                     await self._check_files(model)
                     if await self._make_room(model, evict):

@@ -176,23 +176,23 @@ class Models:
 
     async def _renew(self, model: Model, bundle: FoundBundle) -> str | None:
         """Another bundle for a model: in place of the loaded one, or for its next load. A sentence if it is refused."""
-        if model.served is None:
-            model.bundle, model.failure, model.retry_at = bundle, bundle.problem, 0.0
-            await self._load_at_once([model])
-            refused = model.failure
+        try:
+            replaced = model.served is not None and await self._replace(model, bundle.directory, "model")
+        except InvalidFieldError as error:
+            model.failure = error.message
         else:
-            try:
-                await self._replace(model, bundle.directory, "model")
-                model.bundle, refused = bundle, None
-            except InvalidFieldError as error:
-                refused = model.failure = error.message
-        return f"{model.name}: {refused}" if refused else None
+            model.bundle = bundle
+            if not replaced:
+                model.failure, model.retry_at = bundle.problem, 0.0
+                await self._load_at_once([model])
+        return f"{model.name}: {model.failure}" if model.failure else None
 
-    async def _replace(self, model: Model, directory: Path | None, field: str) -> None:
-        """Swap another bundle in; InvalidFieldError if it is refused."""
+    async def _replace(self, model: Model, directory: Path | None, field: str) -> bool:
+        """Swap another bundle in; InvalidFieldError if it is refused, False if the model was unloaded meanwhile."""
         old = model.name
         try:
-            await self._loader.swap(model, directory)
+            if not await self._loader.swap(model, directory):
+                return False
         except NotReadyError:
             raise
         except Exception as error:
@@ -204,6 +204,7 @@ class Models:
             raise InvalidFieldError(f"The bundle is refused, and {old} still serves: {sentence}", field) from None
         self._metrics.model(old).reloaded("ok")
         log.info("reloaded: %s in place of %s", model.name, old)
+        return True
 
     def _add(self, models: Sequence[Model]) -> None:
         self._models = sorted([*self._models, *models], key=lambda model: model.name)

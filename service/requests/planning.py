@@ -89,7 +89,7 @@ def with_defaults(
     fields = fitting_defaults(
         served.defaults,
         request,
-        start=len(languages.start or ()),
+        start=served.start_length if languages.start is None else len(languages.start),
         most_hypotheses=most_hypotheses(served, settings),
         longest=served.max_target_length,
     )

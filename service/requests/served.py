@@ -22,4 +22,5 @@ class ServedModel:
         self.max_target_length = self.description.max_target_length
         self.languages = self.description.languages
         self.defaults = usable_defaults(self.description.generation)
+        self.start_length = len(self.description.generation.get("target_prefix", ()))  # where no language has its own
         self.forced_end = self.description.generation.get("forced_end") is True
