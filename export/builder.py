@@ -48,6 +48,9 @@ class WeightStore:
             tensor.external_data.add(key=key, value=str(entry))
         return tensor
 
+    def array(self, name: str) -> Array:
+        return self._arrays[name]
+
     def write(self, path: Path) -> None:
         with path.open("wb") as file:
             for name, value in self._arrays.items():

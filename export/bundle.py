@@ -176,11 +176,14 @@ def write_bundle(
 
     `fill` writes every file but the manifest and returns the manifest without `format` and `files`.
     """
+    if directory.name in ("", ".."):
+        raise BundleError(f"{directory} has no name of its own to write a bundle under; name a directory in it.")
+    beside, old = directory.with_name(f".{directory.name}.partial"), directory.with_name(f".{directory.name}.old")
+    _put_back(old, directory)
     if directory.exists() and not force:
         raise BundleError(f"{directory} is there already; --force replaces it.")
     if directory.exists() and not _is_replaceable(directory):
         raise BundleError(f"{directory} is no bundle, and --force replaces bundles only; name another directory.")
-    beside, old = directory.with_name(f".{directory.name}.partial"), directory.with_name(f".{directory.name}.old")
     for leftover in (beside, old):
         shutil.rmtree(leftover, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -194,8 +197,15 @@ def write_bundle(
             directory.rename(old)
         beside.rename(directory)
     finally:
+        _put_back(old, directory)
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _put_back(old: Path, directory: Path) -> None:
+    """Undo the first half of a replacement: the bundle was renamed, and none has its name."""
+    if old.exists() and not directory.exists():
+        old.rename(directory)
 
 
 def _is_replaceable(path: Path) -> bool:

@@ -7,13 +7,15 @@ the one of some narrower ones with the least squared error, of rounding within a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
-from export.builder import Array, GraphBuilder
+from export.builder import Array, GraphBuilder, WeightStore
 from export.bundle import BundleError
 from export.graphs import Parts, build_graph
 from model.config import ModelConfig
@@ -21,6 +23,7 @@ from model.tokenizer import BOS, EOS
 
 ACTIVATION_LEVELS = 255
 CACHED = "cached"
+WEIGHTS = "weights.bin"
 BINS = 4096  # of a histogram, some for each level
 SHARES = tuple(round(1 - 0.05 * i, 2) for i in range(11))  # of the least and the greatest value, that may be a range
 AS_GOOD = 1.01  # times the least error: a choice that another processor may make
@@ -98,16 +101,19 @@ class ObservedParts(Parts):
         self.g.output(self.g.op("Identity", x), f"input {name}", "float32", ["rows", "positions", "features"])
 
 
-def calibrate(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -> dict[str, Range]:
-    """The range of every matrix product's input."""
-    return {name: found.choices()[0] for name, found in observe(config, weights, pairs).items()}
+def calibrate(
+    config: ModelConfig, weights: dict[str, Array], pairs: list[Pair], start: Sequence[int] = ()
+) -> dict[str, Range]:
+    """The range of every matrix product's input. `start` tokens come before every target."""
+    return {name: found.choices()[0] for name, found in observe(config, weights, pairs, start).items()}
 
 
-def observe(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -> dict[str, Observed]:
+def observe(
+    config: ModelConfig, weights: dict[str, Array], pairs: list[Pair], start: Sequence[int] = ()
+) -> dict[str, Observed]:
     """The input of every matrix product over some pairs, each run alone so that padding is no part of it."""
     seen: list[str] = []
-    model = build_graph("full", config, weights, make_parts=lambda g, c, w: ObservedParts(g, c, w, seen))
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = _session(config, weights, seen)
     found = {name: Observed() for name in seen}
     for name in filter(is_cached, seen):
         found[name].cached = np.zeros(2 * config.d_model)
@@ -117,7 +123,7 @@ def observe(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -
             feeds = {
                 "source": np.array([[*source, EOS]]),
                 "source_length": np.array([len(source) + 1]),
-                "target": np.array([[BOS, *target]]),
+                "target": np.array([[BOS, *start, *target]]),
             }
             for name, value in zip(names, session.run([f"{kind} {name}" for name in names], feeds), strict=True):
                 at(found[name], value)
@@ -141,6 +147,20 @@ def observe(config: ModelConfig, weights: dict[str, Array], pairs: list[Pair]) -
     look("input", seen, count)
     look(CACHED, [*filter(is_cached, seen)], largest)
     return found
+
+
+def _session(config: ModelConfig, weights: dict[str, Array], seen: list[str]) -> ort.InferenceSession:
+    """The graph that observes; `seen` gets the names of its products.
+
+    The weights are in a temporary file beside it: a protobuf message has at most 2 GiB, and a model may have more.
+    """
+    store = WeightStore()
+    graph = build_graph("full", config, weights, store, WEIGHTS, lambda g, c, w: ObservedParts(g, c, w, seen))
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "full.onnx")
+        path.write_bytes(graph.SerializeToString())
+        store.write(path.with_name(WEIGHTS))
+        return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 def is_cached(product: str) -> bool:

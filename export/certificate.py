@@ -1,7 +1,9 @@
 """The certificate: sample inputs with the torch model's own answers, which travel with the bundle.
 
 An answer has at most 64 tokens and at most max_length - 1, its end token included, so that it can be scored with an end
-token after it; one that did not end by then has the finish_reason "length".
+token after it; one that did not end by then has the finish_reason "length". The tokens that every target of an imported
+model starts with are the first of its answers, with their log-probabilities: the replay then reads what the service
+decodes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 
 from model.checkpoint import TrainedModel
 from model.reference import Hypothesis, beam, greedy, next_logprobs
+from model.transformer import Transformer
 
 SAMPLES = 16
 BEAM = 4
@@ -43,17 +46,32 @@ def longest_answer(trained: TrainedModel) -> int:
 
 
 def _sample(trained: TrainedModel, text: str) -> dict[str, Any]:
-    source, limit = trained.source.encode(text), longest_answer(trained)
-    found = greedy(trained.model, source, limit)
-    first = np.array(next_logprobs(trained.model, source, ()))
+    model, start, source = trained.model, tuple(trained.start), trained.source.encode(text)
+    limit = max(1, longest_answer(trained) - len(start))
+    before = tuple(next_logprobs(model, source, start[:i])[token] for i, token in enumerate(start))
+
+    def whole(found: Hypothesis) -> Hypothesis:
+        return Hypothesis((*start, *found.ids), (*before, *found.logprobs), found.finish_reason)
+
+    first = np.array(next_logprobs(model, source, ()))
     top = np.argsort(-first, kind="stable")[:TOP_TOKENS]
     return {
         "source": text,
         "source_ids": source,
-        "greedy": _answer(found),
-        "beam": _answer(beam(trained.model, source, BEAM, max_length=limit)[0]),
+        "greedy": _answer(whole(greedy(model, source, limit, start))),
+        "beam": _answer(whole(beam(_started(model, start), source, BEAM, max_length=limit)[0])),
         "next_token": {"ids": top.tolist(), "logprobs": first[top].tolist()},
     }
+
+
+def _started(model: Transformer, start: tuple[int, ...]) -> Any:
+    """A model that reads the `start` tokens after the start of every target, for a search that knows of none."""
+
+    def logits(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        before = torch.tensor([start], dtype=target.dtype)  # (1, start tokens)
+        return model(source, torch.cat([target[:, :1], before, target[:, 1:]], dim=1))
+
+    return logits if start else model
 
 
 def _answer(hypothesis: Hypothesis) -> dict[str, Any]:

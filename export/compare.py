@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,11 +57,12 @@ def check_int8_values(
     int8_caches: bool,
     answers: list[tuple[list[int], list[int]]],
     limit: int | None = None,
+    start: Sequence[int] = (),
 ) -> Iterator[str]:
     """Levels, log-probabilities and attention against the int8 reference: over the grid, then along greedy answers.
 
-    `answers` are source and target ids, as the graphs decode them up to a limit of tokens: each token must be the
-    reference's most probable.
+    `answers` are source and target ids, as the graphs decode them after the `start` tokens, up to a limit of tokens in
+    all: each token must be the reference's most probable.
     """
     reference, tracing = int8_reference(model, calibration, int8_caches), TracingRunner(runner, graphs)
     for inputs in grid(runner.sizes):
@@ -71,10 +72,10 @@ def check_int8_values(
         found = {"logprobs": tracing.stepwise(*arguments)}
         served = {"logprobs": runner.stepwise(*arguments)}
         yield from _check_traced(" token by token", found, served, tracing, reference, inputs)
-    longest = max((len(target) for _, target in answers), default=0) + 1
+    longest = len(start) + max((len(target) for _, target in answers), default=0) + 1
     rows = min(LARGEST_BATCH, max(1, LARGEST_OUTPUT // (longest * runner.sizes.target_vocab)))
     for batch in chunks(sorted(answers, key=lambda pair: len(pair[0])), rows):
-        yield from _check_answers(tracing, reference, batch, limit or runner.sizes.max_length)
+        yield from _check_answers(tracing, reference, batch, limit or runner.sizes.max_length, start)
 
 
 def _check_traced(
@@ -92,12 +93,17 @@ def _check_traced(
 
 
 def _check_answers(
-    tracing: TracingRunner, reference: Transformer, batch: list[tuple[list[int], list[int]]], limit: int
+    tracing: TracingRunner,
+    reference: Transformer,
+    batch: list[tuple[list[int], list[int]]],
+    limit: int,
+    start: Sequence[int],
 ) -> Iterator[str]:
     """Greedy answers forced through the graphs: the reference, along their levels, chooses every token too."""
     source, source_length = padded([[*ids, EOS] for ids, _ in batch], PAD)
-    said = [[*ids, EOS][:limit] for _, ids in batch]
-    target, length = padded([[BOS, *ids[:-1]] for ids in said], PAD)
+    first = len(start)  # the position whose next token is the answer's first
+    said = [[*ids, EOS][: limit - first] for _, ids in batch]
+    target, length = padded([[BOS, *start, *ids[:-1]] for ids in said], PAD)
     target = target[:, : int(length.max())]
     found = possible(tracing.stepwise(source, source_length, target))
     trace = tracing.take_trace(source, source_length)
@@ -110,13 +116,13 @@ def _check_answers(
         yield f"logprobs of greedy answers are off {at}: {worst(found, expected)}"
     expected[:, :, [PAD, BOS]] = -np.inf
     for row, ids in enumerate(said):
-        chosen = expected[row, np.arange(len(ids)), ids]
-        margin = expected[row, : len(ids)].max(-1) - chosen
+        logprobs = expected[row, first : first + len(ids)]
+        margin = logprobs.max(-1) - logprobs[np.arange(len(ids)), ids]
         if not margin.max() <= 2 * INT8_TOLERANCE:
             step = int(margin.argmax())
             yield (
                 f"decoding: the graph chooses token {ids[step]} at position {step} for the source {batch[row][0]}, and "
-                f"the int8 reference {int(expected[row, step].argmax())}, by {margin[step]:.2g} nats"
+                f"the int8 reference {int(logprobs[step].argmax())}, by {margin[step]:.2g} nats"
             )
 
 

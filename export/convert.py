@@ -23,7 +23,7 @@ from export.graphs import sizes_of
 from export.measure import decode, measure
 from export.precisions import DEFAULT, PRECISIONS
 from export.runner import Runner
-from export.samples import calibration_pairs, read_samples
+from export.samples import calibration_pairs, imported_defaults, read_samples
 from export.variants import build_variant_graph, graphs_of
 from export.verify import verify
 from export.weights import arrays_of
@@ -67,7 +67,7 @@ def convert(
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
         quantized = any(PRECISIONS[variant].quantized for variant in variants)
-        ranges = calibrate(trained.config, arrays, samples.calibration) if quantized else {}
+        ranges = calibrate(trained.config, arrays, samples.calibration, trained.start) if quantized else {}
         certificate = make_certificate(trained, samples.texts)
         described = describe_variants(variants, trained.config, ranges)
         for variant in variants:
@@ -75,8 +75,7 @@ def convert(
             graphs = {graph: directory / path for graph, path in described[variant]["graphs"].items()}
             runner = Runner(graphs, sizes_of(trained.config), threads=threads or 0)
             described[variant]["measured"] = measure(runner, decode(runner, samples), samples, certificate)
-        start = checkpoint.read_config(run).get("generation", {}).get("target_prefix", [])
-        alignment = choose_alignment(trained.model, samples.calibration, start)
+        alignment = choose_alignment(trained.model, samples.calibration, trained.start)
         return describe(run, trained, name, certificate, described, alignment)
 
     def prove(bundle: Bundle) -> None:
@@ -146,7 +145,7 @@ def describe(
     alignment: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest, but for its format and files."""
-    limit, kept = trained.config.max_length, checkpoint.read_config(run)
+    limit = trained.config.max_length
     return {
         "name": name,
         "sizes": dataclasses.asdict(sizes_of(trained.config)),
@@ -155,7 +154,7 @@ def describe(
         "tokenizers": TOKENIZERS,
         "variants": variants,
         "certificate": certificate,
-        **{field: kept[field] for field in ("generation", "languages") if kept.get(field)},
+        **imported_defaults(run),
         **({"alignment": alignment} if alignment else {}),
         "produced_by": {
             "attendant": VERSION,

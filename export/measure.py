@@ -18,9 +18,9 @@ RATES = ("differing_greedy", "differing_beam_4", "sequence_error_rate", "token_e
 
 def decode(runner: Runner, samples: Samples) -> dict[int, list[Ids]]:
     """The graphs' answers to the held-out inputs, by beam size."""
-    stepper = GraphStepper(runner)
+    stepper, start = GraphStepper(runner), samples.trained.start
     stepper.max_length = samples.limit
-    return {beam_size: decode_sources(stepper, samples.sources, beam_size) for beam_size in (1, BEAM)}
+    return {beam_size: decode_sources(stepper, samples.sources, beam_size, start=start) for beam_size in (1, BEAM)}
 
 
 def measure(runner: Runner, answers: dict[int, list[Ids]], samples: Samples, held: dict[str, Any]) -> dict[str, float]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
 
-from export.builder import Array
+from export.builder import Array, WeightStore
 from export.bundle import Variant
 from export.calibration import Range
 from export.inputs import worst
@@ -25,28 +28,32 @@ def check_graphs(variant: Variant, trained: TrainedModel) -> Iterator[str]:
         if graph not in variant.graphs:
             yield f"{graph}: the graph is missing"
             continue
-        wanted = build_variant_graph(variant.name, graph, trained.config, arrays, ranges)
-        stored = onnx.load(str(variant.graphs[graph]))
-        yield from compare_weights(graph, stored, wanted)
+        path, store = variant.graphs[graph], WeightStore()
+        wanted = build_variant_graph(variant.name, graph, trained.config, arrays, ranges, store, "in memory")
+        stored = onnx.load(str(path), load_external_data=False)
+        yield from compare_weights(graph, stored, wanted, path.parent, store)
         yield from compare_nodes(graph, stored, wanted)
     for graph in variant.graphs.keys() - set(graphs_of(variant.name, trained.config)):
         yield f"{graph}: such a model has no such graph"
 
 
-def compare_weights(graph: str, stored: onnx.ModelProto, wanted: onnx.ModelProto) -> Iterator[str]:
-    have, want = _weights(stored), _weights(wanted)
+def compare_weights(
+    graph: str, stored: onnx.ModelProto, wanted: onnx.ModelProto, directory: Path, store: WeightStore
+) -> Iterator[str]:
+    """One weight after the other: large ones are in a file of `directory`, or in `store` for the rebuilt graph."""
+    have, want = ({tensor.name: tensor for tensor in model.graph.initializer} for model in (stored, wanted))
     if len(have) != len(stored.graph.initializer):
         yield f"{graph}: two weights have the same name"
     for name in sorted(have.keys() | want.keys()):
         if name not in have or name not in want:
             yield f"{graph}: weight {name} is {'missing' if name not in have else 'not of the model'}"
-        elif (have[name].shape, have[name].dtype) != (want[name].shape, want[name].dtype):
-            yield (
-                f"{graph}: weight {name} is {have[name].dtype} {have[name].shape}, "
-                f"not {want[name].dtype} {want[name].shape}"
-            )
-        elif have[name].tobytes() != want[name].tobytes():
-            yield f"{graph}: weight {name} is not the checkpoint's: {worst(have[name], want[name])}"
+            continue
+        mine = _array(have[name], directory)
+        theirs = store.array(name) if uses_external_data(want[name]) else numpy_helper.to_array(want[name])
+        if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+            yield f"{graph}: weight {name} is {mine.dtype} {mine.shape}, not {theirs.dtype} {theirs.shape}"
+        elif mine.tobytes() != theirs.tobytes():
+            yield f"{graph}: weight {name} is not the checkpoint's: {worst(mine, theirs)}"
 
 
 def compare_nodes(graph: str, stored: onnx.ModelProto, wanted: onnx.ModelProto) -> Iterator[str]:
@@ -90,8 +97,10 @@ def _quoted(names: Iterable[str]) -> Iterator[str]:
     return (name or "''" for name in names)
 
 
-def _weights(model: onnx.ModelProto) -> dict[str, Array]:
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+def _array(tensor: onnx.TensorProto, directory: Path) -> Array:
+    copied = onnx.TensorProto()  # it keeps what is read of the file
+    copied.CopyFrom(tensor)
+    return np.asarray(numpy_helper.to_array(copied, str(directory)))
 
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:

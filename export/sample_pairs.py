@@ -29,7 +29,9 @@ def sample_pairs(run: Path, trained: TrainedModel, given: Path | None = None) ->
     sources = trained.source.encode_batch(texts)
     fitting = [i for i, ids in enumerate(sources) if 0 < len(ids) < trained.config.max_length]
     chosen = [sources[i] for i in fitting]
-    answers = decode_all(trained.model, chosen, max_length=answer_limit(chosen, trained.config.max_length))
+    room = trained.config.max_length - (1 if trained.start else 0)  # an answer without end calibrates too, after BOS
+    limit = answer_limit(chosen, room)
+    answers = decode_all(trained.model, chosen, max_length=limit, start=trained.start)
     return [(texts[i], trained.target.decode(ids)) for i, ids in zip(fitting, answers, strict=True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from export.bundle import BundleError
 from export.sample_pairs import answer_limit, sample_pairs
@@ -13,6 +14,8 @@ from model.decode import decode_all
 
 CALIBRATION_PAIRS = 500
 HELD_OUT = 1000  # sources at most
+
+DEFAULTS = ("generation", "languages")  # fields of a run's config and of the manifest
 
 Ids = list[int]
 
@@ -25,6 +28,7 @@ class Samples:
     calibration: list[tuple[Ids, Ids]]  # source and target
     texts: list[str]  # held-out sources
     references: list[list[str]]  # every listed target of each
+    defaults: dict[str, Any] = field(default_factory=dict)  # an imported run's generation and languages
     _answers: dict[int, list[Ids]] = field(default_factory=dict)
 
     @property
@@ -34,12 +38,14 @@ class Samples:
     def torch_answers(self, beam_size: int) -> list[Ids]:
         """The torch model's answer to each held-out source, computed once for each beam size."""
         if beam_size not in self._answers:
-            self._answers[beam_size] = decode_all(self.trained.model, self.sources, beam_size, max_length=self.limit)
+            trained, limit = self.trained, self.limit
+            answers = decode_all(trained.model, self.sources, beam_size, max_length=limit, start=trained.start)
+            self._answers[beam_size] = answers
         return self._answers[beam_size]
 
     @property
     def limit(self) -> int:
-        """Tokens of an answer at most, wherever answers are compared."""
+        """Tokens of an answer at most, start tokens included, wherever answers are compared."""
         return answer_limit(self.sources, self.trained.config.max_length)
 
 
@@ -60,7 +66,13 @@ def read_samples(run: Path, trained: TrainedModel, given: Path | None = None) ->
             f"calibration, and {len(texts)} sources are left to compare answers on; each needs at least 1. Train with "
             "more validation pairs, or a larger max_length."
         )
-    return Samples(trained, calibration, texts, [references[text] for text in texts])
+    return Samples(trained, calibration, texts, [references[text] for text in texts], imported_defaults(run))
+
+
+def imported_defaults(run: Path) -> dict[str, Any]:
+    """What the manifest takes over from an imported run, as far as the run holds any."""
+    kept = checkpoint.read_config(run)
+    return {name: kept[name] for name in DEFAULTS if kept.get(name)}
 
 
 def calibration_pairs(run: Path, trained: TrainedModel) -> list[tuple[Ids, Ids]]:
@@ -74,6 +86,6 @@ def _choose_calibration(pairs: list[tuple[str, str]], trained: TrainedModel) -> 
     spaced = sources[:: max(2, -(-len(sources) // CALIBRATION_PAIRS))]
     chosen = [(source, first[source]) for source in spaced]
     encoded = [(trained.source.encode(source), trained.target.encode(target)) for source, target in chosen]
-    limit = trained.config.max_length
-    fitting = [(source, target) for source, target in encoded if max(len(source), len(target)) < limit]
+    limit, before = trained.config.max_length, len(trained.start)
+    fitting = [(source, target) for source, target in encoded if max(len(source), before + len(target)) < limit]
     return fitting, {source for source, _ in chosen}

@@ -17,7 +17,7 @@ from export.measure import check_measured, decode, measure
 from export.precisions import PRECISIONS
 from export.runner import Runner
 from export.same_graphs import check_graphs
-from export.samples import Ids, Samples
+from export.samples import DEFAULTS, Ids, Samples
 from export.weights import arrays_of
 from model import tokenizer
 from model.checkpoint import TrainedModel
@@ -30,6 +30,7 @@ def of_bundle(bundle: Bundle, samples: Samples) -> Iterator[str]:
     answers = guarded("its samples", check_answers(bundle.certificate, samples.trained))
     yield from (f"certificate: {problem}" for problem in answers)
     yield from guarded("facts", check_facts(bundle, samples.trained))
+    yield from guarded("facts", check_defaults(bundle, samples))
 
 
 def of_variant(variant: Variant, samples: Samples) -> Iterator[str]:
@@ -53,8 +54,9 @@ def of_runner(bundle: Bundle, variant: Variant, runner: Runner, samples: Samples
     if precision.quantized:
         pairs = list(zip(samples.sources, answers.get(1, []), strict=False))
         int8_caches = bool(runner.kind and precision.fast_cache == "int8")
+        start = samples.trained.start
         values = check_int8_values(
-            runner, variant.graphs, model, variant.calibration, int8_caches, pairs, samples.limit
+            runner, variant.graphs, model, variant.calibration, int8_caches, pairs, samples.limit, start
         )
     else:
         values = check_values(runner, model, precision.tolerance)
@@ -81,10 +83,18 @@ def check_facts(bundle: Bundle, trained: TrainedModel) -> Iterator[str]:
             yield f"facts: the {side} tokenizer is not the checkpoint's"
 
 
+def check_defaults(bundle: Bundle, samples: Samples) -> Iterator[str]:
+    """An imported model's defaults of a request and its languages, against those that its run holds."""
+    for name in DEFAULTS:
+        found, expected = getattr(bundle, name), samples.defaults.get(name, {})
+        if found != expected:
+            yield f"facts: {name} is {found}, and the checkpoint's {expected}"
+
+
 def check_calibration(variant: Variant, samples: Samples) -> Iterator[str]:
     """The manifest's ranges against those that the checkpoint's own calibration pairs may give."""
     trained = samples.trained
-    expected = observe(trained.config, arrays_of(trained.model), samples.calibration)
+    expected = observe(trained.config, arrays_of(trained.model), samples.calibration, trained.start)
     for name in sorted(expected.keys() ^ variant.calibration.keys()):
         yield f"calibration: {name} is {'missing' if name in expected else 'not of the model'}"
     for name in expected.keys() & variant.calibration.keys():

@@ -2,7 +2,7 @@
 
 Every bound is in the code (export/precisions.py, export/compare.py); the manifest's own may only be tighter.
 
-facts         the manifest's sizes, special ids, limits and tokenizers are the checkpoint's
+facts         the manifest's sizes, special ids, limits, tokenizers, generation and languages are the checkpoint's
 tolerance     the manifest allows no more drift than this version does
 interface     names, element types and axes of every graph are those of the table
 rows          a row gets the same bits alone, in a batch of any composition, and padded

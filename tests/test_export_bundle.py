@@ -219,6 +219,47 @@ def test_an_existing_bundle_is_replaced_only_by_force_and_only_by_a_whole_one(co
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
+def test_a_bundle_that_cannot_take_its_name_leaves_the_old_one_in_place(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, rename = (copy / "manifest.json").read_bytes(), Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial"):
+            raise PermissionError("no")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(PermissionError):
+        write_bundle(copy, fill, force=True)
+    assert (copy / "manifest.json").read_bytes() == before
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+def test_a_bundle_that_a_killed_export_had_put_aside_is_put_back(copy: Path) -> None:
+    before = (copy / "manifest.json").read_bytes()
+    copy.rename(copy.with_name(f".{copy.name}.old"))
+    copy.with_name(f".{copy.name}.partial").mkdir()
+
+    def fail(_: Path) -> dict[str, Any]:
+        raise RuntimeError("verification failed")
+
+    with pytest.raises(RuntimeError, match="verification failed"):
+        write_bundle(copy, fail, force=True)
+    assert (copy / "manifest.json").read_bytes() == before
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+@pytest.mark.parametrize("place", [".", "..", "empty/.."])
+def test_a_directory_without_a_name_of_its_own_is_refused_in_a_sentence(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty" if place == "." else tmp_path)
+    with pytest.raises(BundleError, match="has no name of its own to write a bundle under"):
+        write_bundle(Path(place), fill, force=True)
+
+
 def test_the_bundle_and_what_it_imports_is_standard_library_only() -> None:
     heavy = "{'numpy', 'onnx', 'torch', 'onnxruntime'} & set(sys.modules)"
     code = f"import sys, export.bundle; assert not {heavy}, {heavy}"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
 from export.bundle import BundleError
@@ -68,3 +73,51 @@ def test_a_model_whose_activations_overflow_is_refused_by_name() -> None:
     weights[name] = np.full_like(weights[name], 3e38)
     with pytest.raises(BundleError, match=r"encoder\.0\.feed_forward\.narrow\.weight becomes NaN or infinity"):
         observe(model.config, weights, PAIRS)
+
+
+class Sessions:
+    """Stands in for onnxruntime's sessions and notes what each was created from, while that is there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, embed: bool = False) -> None:
+        self.embed, self.create = embed, ort.InferenceSession
+        self.graph_bytes: list[int] = []
+        self.beside: list[list[str]] = []
+        monkeypatch.setattr(ort, "InferenceSession", self)
+
+    def __call__(self, model: str | bytes, *arguments: Any, **options: Any) -> ort.InferenceSession:
+        if isinstance(model, bytes):
+            self.graph_bytes.append(len(model))
+            self.beside.append([])
+        else:
+            self.graph_bytes.append(Path(model).stat().st_size)
+            self.beside.append(sorted(path.name for path in Path(model).parent.iterdir()))
+        held = onnx.load(model).SerializeToString() if self.embed else model
+        return self.create(held, *arguments, **options)
+
+
+def test_calibration_keeps_the_weights_out_of_the_graph_whose_size_protobuf_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = make_model(d_model=128, d_ff=512)
+    arrays = arrays_of(model)
+    sessions = Sessions(monkeypatch)
+    calibrate(model.config, arrays, PAIRS)
+    [size], [files] = sessions.graph_bytes, sessions.beside
+    assert size < sum(array.nbytes for array in arrays.values()) / 10
+    assert files == ["full.onnx", "weights.bin"]
+
+
+def test_ranges_are_the_same_whether_the_weights_are_in_the_graph_or_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    beside = calibrate(model.config, arrays_of(model), PAIRS)
+    Sessions(monkeypatch, embed=True)
+    assert calibrate(model.config, arrays_of(model), PAIRS) == beside
+
+
+def test_start_tokens_are_calibrated_before_every_target() -> None:
+    model, start = make_model(), [5, 7]
+    arrays = arrays_of(model)
+    written_out = [(source, [*start, *target]) for source, target in PAIRS]
+    found = calibrate(model.config, arrays, PAIRS, start)
+    assert found == calibrate(model.config, arrays, written_out)
+    assert found != calibrate(model.config, arrays, PAIRS)

@@ -11,6 +11,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from export import same_graphs
+from export.builder import SMALLEST_STORED
 from export.bundle import read_bundle
 from export.same_graphs import check_graphs
 from export.verify import verify
@@ -48,6 +50,17 @@ def problems(directory: Path, trained: TrainedModel) -> list[str]:
 
 def test_the_graphs_of_an_export_are_those_of_its_checkpoint(good: Path, trained: TrainedModel) -> None:
     assert problems(good, trained) == []
+
+
+def test_no_graph_is_put_together_with_its_weights(
+    good: Path, trained: TrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[onnx.ModelProto] = []
+    monkeypatch.setattr(same_graphs, "compare_nodes", lambda _, *models: compared.extend(models) or [])
+    assert problems(good, trained) == []
+    largest = max(tensor.ByteSize() for model in compared for tensor in model.graph.initializer)
+    assert len(compared) == 2 * 2 * len(GRAPHS)  # of two variants, the stored and the rebuilt
+    assert largest < SMALLEST_STORED + 200  # a name, a shape, and a small array at most
 
 
 @pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "merge"])

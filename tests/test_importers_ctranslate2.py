@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import warnings
 from pathlib import Path
@@ -12,8 +13,10 @@ import ctranslate2
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from attendant import main
+from model import checkpoint
 from model.decode import decode_all
 from model.importers import ctranslate2 as importer
 from model.importers.imported import ImportedModel
@@ -21,6 +24,7 @@ from model.importers.problems import ImportRefusedError
 from model.reference import next_logprobs
 from model.tokenizer import SPECIAL_TOKENS, UNK
 from tests.foreign import LENGTH, SOURCES, sentences
+from tests.test_importers_m2m_bart import SHAPE, save, write_bytes
 from tests.test_importers_marian import make_marian
 
 
@@ -49,6 +53,7 @@ def read(path: Path, name: str) -> ImportedModel:
 
 def tokens_of(imported: ImportedModel, ids: list[int]) -> list[str]:
     names = [imported.target.id_to_token(i).removeprefix("  ") for i in ids]
+    names = [re.sub(r"^<language (.*)>$", r">>\1<<", name) for name in names]
     return ["<unk>" if name == SPECIAL_TOKENS[UNK] else name for name in names]
 
 
@@ -100,6 +105,43 @@ def test_a_vocabulary_of_many_languages_is_refused(converted: Path, tmp_path: Pa
     vocabulary.write_text(json.dumps(tokens))
     with pytest.raises(ImportRefusedError, match="its vocabulary has 12 languages"):
         importer.read(tmp_path)
+
+
+def test_a_target_language_is_a_token_before_the_source(converted: Path, tmp_path: Path) -> None:
+    opus, out = converted / "opus", tmp_path / "run"
+    spm = ["--source-sentencepiece", str(opus / "source.spm"), "--target-sentencepiece", str(opus / "target.spm")]
+    command = ["import", "ctranslate2", str(converted / "f32"), "--out", str(out), *spm]
+    assert main([*command, "--target-language", "fra"]) == 0
+    trained, plain = checkpoint.load_trained(out), read(converted, "f32")
+    languages = checkpoint.read_config(out)["languages"]
+    assert languages["target_language"] == "fra"
+    assert languages["source_prefix_by_target"].keys() == {"fra", "deu"}
+    assert plain.languages == {"source_prefix_by_target": languages["source_prefix_by_target"]}
+    assert any("2 target languages; --target-language sets one" in note for note in plain.notes)
+    translator = ctranslate2.Translator(str(converted / "f32"), compute_type="float32", inter_threads=1)
+    for text in sentences(20):
+        ids = plain.source.encode(text).ids
+        assert trained.source.encode(text) == [*languages["source_prefix_by_target"]["fra"], *ids]
+        pieces = [">>fra<<", *(plain.source.id_to_token(i) for i in ids), "</s>"]
+        limits = {"min_decoding_length": 0, "max_decoding_length": LENGTH - 1}
+        [answer] = translator.translate_batch([pieces], beam_size=1, length_penalty=0, **limits)
+        [found] = decode_all(trained.model, [trained.source.encode(text)], max_length=LENGTH - 1)
+        assert tokens_of(plain, found) == answer.hypotheses[0]
+
+
+def test_a_target_language_that_the_model_lacks_is_refused(converted: Path) -> None:
+    with pytest.raises(ImportRefusedError, match="--target-language takes one of deu, fra, not 'xx'"):
+        importer.read(converted / "f32", target_language="xx")
+
+
+def test_a_converted_bart_is_refused_with_the_format_to_import(tmp_path: Path) -> None:
+    ids = write_bytes(tmp_path)
+    config = transformers.BartConfig(vocab_size=len(ids), normalize_before=False, **SHAPE)
+    save(tmp_path, transformers.BartForConditionalGeneration(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
+    ctranslate2.converters.TransformersConverter(str(tmp_path)).convert(str(tmp_path / "converted"))
+    with pytest.raises(ImportRefusedError, match="attendant import bart"):
+        importer.read(tmp_path / "converted")
 
 
 def test_other_specs_are_refused_by_name(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
 
 from model.importers import hf_vocabulary
 from model.importers import huggingface as hf
 from model.importers.imported import ImportedModel
 from model.importers.m2m import FINAL_NORMS, given, one_vocabulary
 from model.importers.marian import tokens_by_id
-from model.importers.problems import read_json
+from model.importers.problems import Settings, read_json
 from model.importers.text_models import read_lines
 from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange
 
@@ -99,10 +99,12 @@ def _languages(vocabulary: Vocabulary, layout: Layout, after: bool) -> dict[str,
 
 @dataclasses.dataclass
 class ByteLevel:
-    """GPT-2's byte-level BPE: any text can be written with it."""
+    """GPT-2's byte-level BPE: any text can be written with it. Added tokens are found in a text before it is cut."""
 
-    vocabulary: dict[str, Any]
+    vocabulary: dict[str, Any]  # added tokens included
     merges: list[tuple[str, str]]
+    added: list[AddedToken]
+    prefix_space: bool  # whether a text begins with a space, though none is written
 
     @property
     def pieces_of_text(self) -> list[str]:
@@ -112,8 +114,9 @@ class ByteLevel:
         known = {name: i for i, name in enumerate(names)}
         merges = [pair for pair in self.merges if {*pair, pair[0] + pair[1]} <= known.keys()]
         backend = Backend(models.BPE(known, merges))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.prefix_space)
         backend.decoder = decoders.ByteLevel()
+        backend.add_tokens([token for token in self.added if token.content in known])  # they keep their ids
         return backend
 
 
@@ -137,12 +140,22 @@ def _bytes(d: hf.Directory) -> ByteLevel | None:
         d.problems.add(
             "the vocabulary lacks some of the 256 bytes; only GPT-2's byte-level BPE can be imported for BART"
         )
-    return ByteLevel(vocabulary, [(a, b) for a, b in rows])
+    added = hf_vocabulary.added_tokens(d)
+    for index, token in added.items():
+        if vocabulary.setdefault(token.content, index) != index:
+            d.problems.add(
+                f"the added token {token.content!r:.40} has the id {index}, and in the vocabulary "
+                f"{vocabulary[token.content]!r:.40}"
+            )
+    options = read_json(d.path / hf_vocabulary.TOKENIZER_CONFIG, d.problems, optional=True)
+    prefix_space = Settings(options, hf_vocabulary.TOKENIZER_CONFIG, d.problems).flag("add_prefix_space", False)
+    return ByteLevel(vocabulary, [(a, b) for a, b in rows], list(added.values()), prefix_space)
 
 
 def _vocabulary(d: hf.Directory, text: ByteLevel) -> Vocabulary:
     size = d.vocab_size
-    tokens = tokens_by_id(text.vocabulary, size, "vocab.json", d.problems)
+    entries = {t: i for t, i in text.vocabulary.items() if (t, i) != ("<mask>", size)}  # bart-large-cnn has no such row
+    tokens = tokens_by_id(entries, size, "vocab.json", d.problems)
     for token in BART_SPECIAL[:-1]:
         if token not in tokens:
             d.problems.add(f"vocab.json lacks {token}")

@@ -30,7 +30,7 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("a state dict of a plain nn.Transformer", ("map",)),
     "ctranslate2": (
         "a directory of CTranslate2",
-        ("sentencepiece", "source_sentencepiece", "target_sentencepiece", "bpe_codes"),
+        ("sentencepiece", "source_sentencepiece", "target_sentencepiece", "bpe_codes", "target_language"),
     ),
 }
 REQUIRED = {"fairseq": ("dict_source", "dict_target"), "torch": ("map",)}

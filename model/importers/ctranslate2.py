@@ -16,6 +16,7 @@ from model.importers import ctranslate2_file, text_models
 from model.importers.hf_vocabulary import languages_of
 from model.importers.huggingface import fairseq_sinusoids
 from model.importers.imported import ImportedModel, fold_sigmoid_gelu, with_embeddings, with_positions
+from model.importers.marian import language_tokens, languages_by_token
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, join, read_json
 from model.importers.vocabulary import ZEROS, Vocabulary, add_template, arrange_both
 
@@ -40,6 +41,7 @@ def read(
     source_sentencepiece: Path | None = None,
     target_sentencepiece: Path | None = None,
     bpe_codes: Path | None = None,
+    target_language: str | None = None,
 ) -> ImportedModel:
     problems = Problems(path)
     if not path.is_dir():
@@ -63,6 +65,11 @@ def read(
             f"its vocabulary has {languages} languages, and CTranslate2's files do not say where a text's language is "
             "written; import the model that it was converted from"
         )
+    if config.embedding_norm and not _adds_to_source(settings) and _starts_with_end(settings):
+        problems.add(
+            "it is a BART: Hugging Face's tokenizer puts <s> before its sources and cuts texts into bytes; the files "
+            "of CTranslate2 do not say so; import the model that it was converted from with attendant import bart"
+        )
     vocabularies = [_vocabulary(t, settings, text, zero) for t, text in zip(tokens, texts, strict=True)]
     problems.raise_if_any()
 
@@ -71,15 +78,17 @@ def read(
     config = with_positions(config, weights, *positions)  # type: ignore[arg-type]
     config = dataclasses.replace(config, source_end=_source_ends(settings))
     source, target = (text.backend(layout.names) for text, layout in zip(texts, layouts, strict=True))
-    if settings.flag("add_source_bos", False):
-        bos = str(settings.values.get("bos_token"))
-        add_template(source, [layouts[0].id_of(tokens[0].index(bos))] if bos in tokens[0] else [])
+    bos, codes = str(settings.values.get("bos_token")), vocabularies[0].languages
+    before = [tokens[0].index(bos)] if settings.flag("add_source_bos", False) and bos in tokens[0] else []
+    before += [codes[target_language]] if target_language in codes else []
+    add_template(source, [layouts[0].id_of(index) for index in before])
     model = ImportedModel(
         config,
         weights,
         source,
         target,
         {"format": "ctranslate2", "name": path.resolve().name},
+        languages=languages_by_token(vocabularies[0], layouts[0], target_language, problems),
         spm={side: file for side, file in zip(("source", "target"), spm, strict=True) if file},
     )
     model.notes += text_models.hints(texts[0], tokens[0])
@@ -87,6 +96,8 @@ def read(
         kinds = " and ".join(sorted(held.turned_back))
         model.provenance["turned_back"] = sorted(held.turned_back)
         model.notes.append(f"its {kinds} weights were turned back into f32; what rounding lost stays lost")
+    if codes and not target_language:
+        model.notes.append(f"the model has {len(codes)} target languages; --target-language sets one")
     model.check(problems)
     problems.raise_if_any()
     return model
@@ -141,6 +152,14 @@ def _settings(held: ctranslate2_file.ModelFile, settings: Settings) -> Settings:
 def _source_ends(settings: Settings) -> bool:
     """Whether sources end with the end token. OpenNMT-py's do not; Hugging Face's tokenizers add it by themselves."""
     return settings.flag("add_source_eos", False) or settings.values.get("decoder_start_token", "<s>") != "<s>"
+
+
+def _adds_to_source(settings: Settings) -> bool:
+    return settings.flag("add_source_bos", False) or settings.flag("add_source_eos", False)
+
+
+def _starts_with_end(settings: Settings) -> bool:
+    return settings.values.get("decoder_start_token") == settings.values.get("eos_token", "</s>")
 
 
 def _positions(tensors: Tensors, side: str, d_model: int) -> Tensor | None:
@@ -312,4 +331,5 @@ def _vocabulary(tokens: list[str], settings: Settings, text: Any, zero: bool) ->
         start=start,
         end=end,
         control=frozenset(special),
+        languages=language_tokens(tokens),
     )

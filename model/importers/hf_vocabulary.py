@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
+
 from model.importers import sentencepiece, tokenizer_json
 from model.importers.huggingface import Directory
 from model.importers.problems import Problems, read_json
@@ -14,6 +16,8 @@ from model.importers.tokenizer_json import TokenizerJson
 from model.importers.vocabulary import ids_of
 
 SPM, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
+TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
+MATCHED = ("single_word", "lstrip", "rstrip")  # how an added token is found in a text
 FAIRSEQ_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 LANGUAGE = re.compile(r"__([a-z]+)__|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")  # __fr__, fr_XX, fra_Latn
 
@@ -30,10 +34,39 @@ def read_tokens(d: Directory, text: SentencePiece | TokenizerJson, size: int) ->
         found = dict(enumerate([*FAIRSEQ_SPECIAL, *pieces]))
     if not any(LANGUAGE.fullmatch(token) for token in found.values()):
         found |= dict(enumerate(_listed(d), start=max(found, default=-1) + 1))
+    for index, token in added_tokens(d).items():
+        found.setdefault(index, token.content)
     for index in [index for index in found if not 0 <= index < size][:1]:
         d.problems.add(f"the token {found[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
     size = min(size, 2**22)
     return [found.get(i, f"<unused {i}>") for i in range(size)]
+
+
+def added_tokens(d: Directory) -> dict[int, AddedToken]:
+    """Tokens that were added to a tokenizer beside its vocabulary, by id, wherever its files name them.
+
+    Special tokens are among them, as a rule; each is text here.
+    """
+    listed = read_json(d.path / TOKENIZER, d.problems, optional=True).get("added_tokens")
+    by_id = read_json(d.path / TOKENIZER_CONFIG, d.problems, optional=True).get("added_tokens_decoder")
+    entries: list[tuple[str, Any, Any]] = []
+    if isinstance(listed, list):
+        entries += [(TOKENIZER, entry.get("id"), entry) for entry in listed if isinstance(entry, dict)]
+    if isinstance(by_id, dict):
+        numbers = [(int(key) if key.isdecimal() else key, entry) for key, entry in by_id.items()]
+        entries += [(TOKENIZER_CONFIG, index, entry) for index, entry in numbers if isinstance(entry, dict)]
+    only = read_json(d.path / ADDED, d.problems, optional=True)
+    entries += [(ADDED, index, {"content": token}) for token, index in only.items()]
+    found: dict[int, AddedToken] = {}
+    for name, index, entry in entries:
+        content = entry.get("content")
+        if not isinstance(content, str) or not content or type(index) is not int or index < 0:
+            d.problems.add(f"{name}: the added token {content!r:.40} has the id {index!r:.40}, which is none")
+            continue
+        token = AddedToken(content, **{flag: entry.get(flag) is True for flag in MATCHED}, normalized=False)
+        if found.setdefault(index, token).content != content:
+            d.problems.add(f"{name}: {content!r:.40} and {found[index].content!r:.40} have the same id, {index}")
+    return found
 
 
 def read_text(path: Path, problems: Problems) -> SentencePiece | TokenizerJson | None:
@@ -54,7 +87,7 @@ def languages_of(tokens: list[str]) -> dict[str, int]:
 
 def tokenizer_class(d: Directory) -> str:
     """The class of tokenizer_config.json, else of config.json, where older models have it; empty where neither says."""
-    found = read_json(d.path / "tokenizer_config.json", d.problems, optional=True).get("tokenizer_class")
+    found = read_json(d.path / TOKENIZER_CONFIG, d.problems, optional=True).get("tokenizer_class")
     return str(found or d.settings.values.get("tokenizer_class") or "")
 
 
@@ -81,7 +114,7 @@ def _of_tokenizer_json(content: dict[str, Any], problems: Problems) -> dict[int,
 
 def _listed(d: Directory) -> list[str]:
     """The special tokens beyond the vocabulary, in their order: languages, as a rule."""
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+    for name in ("special_tokens_map.json", TOKENIZER_CONFIG):
         content = read_json(d.path / name, d.problems, optional=True)
         for field in ("additional_special_tokens", "extra_special_tokens"):
             entries = content.get(field)

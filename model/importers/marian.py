@@ -7,6 +7,7 @@ from typing import Any
 
 from model.importers import huggingface as hf
 from model.importers import sentencepiece
+from model.importers.hf_vocabulary import added_tokens
 from model.importers.imported import ImportedModel
 from model.importers.problems import Problems, read_json
 from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange, ids_of
@@ -24,12 +25,13 @@ def read(path: Path, target_language: str | None = None) -> ImportedModel:
     separate = not d.settings.flag("share_encoder_decoder_embeddings", True)
     names = (VOCAB, TARGET_VOCAB if separate and (path / TARGET_VOCAB).exists() else VOCAB)
     first, second = (_vocabulary(d, name, size) for name, size in zip(names, sizes, strict=True))
+    _refuse_added(d, {*first.tokens, *second.tokens})
     d.problems.raise_if_any()
     assert spm[0] is not None and spm[1] is not None  # noqa: PT018
     layouts = _layouts((first, second), (spm[0], spm[1]))
     config = hf.assemble(d, config, weights, layouts, tables, positions, bias)
     source, target = spm[0].backend(layouts[0].names), spm[1].backend(layouts[1].names)
-    languages = _languages(first, layouts[0], target_language, d.problems)
+    languages = languages_by_token(first, layouts[0], target_language, d.problems)
     if target_language and target_language in first.languages:
         add_template(source, [layouts[0].id_of(first.languages[target_language])])
     model = ImportedModel(
@@ -56,16 +58,24 @@ def _vocabulary(d: hf.Directory, name: str, size: int) -> Vocabulary:
     if "<unk>" not in ids and entries:
         d.problems.add(f"{name} lacks <unk>")
     pad = d.settings.index("pad_token_id", size)
-    languages = {t[2:-2]: i for t, i in ids.items() if t.startswith(">>") and t.endswith("<<") and len(t) > 4}
     return Vocabulary(
         tokens=tokens,
         pad=pad,
         unk=ids.get("<unk>", 0),
         start=d.settings.index("decoder_start_token_id", size, pad),
         end=d.settings.index("eos_token_id", size),
-        languages=languages,
+        languages=language_tokens(tokens),
         control=frozenset(i for i, t in enumerate(tokens) if t.startswith("<unused ")),
     )
+
+
+def _refuse_added(d: hf.Directory, known: set[str]) -> None:
+    added = [token.content for token in added_tokens(d).values() if token.content not in known]
+    if added:
+        d.problems.add(
+            f"its tokenizer has {len(added)} added tokens that {VOCAB} lacks; SentencePiece does not cut them out of a "
+            f"text, so they would be lost: {', '.join(map(repr, added[:10]))}"
+        )
 
 
 def tokens_by_id(entries: dict[str, Any], size: int, name: str, problems: Problems) -> list[str]:
@@ -87,7 +97,12 @@ def _layouts(
     return arrange(first, spm[0].scores), arrange(second, spm[1].scores)
 
 
-def _languages(
+def language_tokens(tokens: list[str]) -> dict[str, int]:
+    """The ids of OPUS-MT's language tokens, by code: `>>fra<<` is fra."""
+    return {t[2:-2]: i for i, t in enumerate(tokens) if t.startswith(">>") and t.endswith("<<") and len(t) > 4}
+
+
+def languages_by_token(
     vocabulary: Vocabulary, layout: Layout, target_language: str | None, problems: Problems
 ) -> dict[str, Any]:
     """Target languages by a token before the source: `>>fra<<`."""

@@ -64,7 +64,7 @@ class Engine:
         self._explainer_threads: list[threading.Thread] = []  # one, once it is started
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
         start, languages = start_tokens(bundle), languages_of(bundle)
-        certificate = self._certify()  # torch's answers in it begin without start tokens
+        certificate = self._certify()  # start tokens, if any, are the first tokens of its answers
         self._special = replace(self._special, start=start)
         self.description = describe(
             bundle, settings, resources, certificate, languages, max(len(start), languages.longest_target_prefix)
