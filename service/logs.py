@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TextIO
 
@@ -49,18 +49,24 @@ class LineHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._lines: list[str] = []
         self._lost = 0  # lines of requests, since the last that was written
-        self._some, self._writing = threading.Event(), threading.Lock()
+        self._some = threading.Event()
+        # Who writes holds both, the first one longest; never the handler's own lock after one of them.
+        self._writing, self._taking = threading.Lock(), threading.Lock()
         threading.Thread(target=self._write_later, name="attendant-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         is_request = getattr(record, "fields", None) is not None
         if is_request and len(self._lines) >= MOST_LINES:  # whoever reads the log has stopped reading
-            self._lost += 1
+            with self._taking:
+                self._lost += 1
             return
         try:
-            self._lines.append(self.format(record) + self.terminator)
+            line = self.format(record) + self.terminator
         except Exception:
             self.handleError(record)
+        else:
+            with self._taking:
+                self._lines.append(line)
         if not is_request:
             self.flush()
         elif not self._some.is_set():
@@ -69,7 +75,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
     def flush(self) -> None:
         """Write what is there; also called when the process ends. Requests' lines are taken meanwhile."""
         with self._writing:
-            with self.lock or nullcontext():
+            with self._taking:
                 lines, self._lines, lost, self._lost = self._lines, [], self._lost, 0
             if lost:
                 lines.append(f"{lost} lines of requests were lost: the log was not read.{self.terminator}")

@@ -61,6 +61,8 @@ def test_a_streamed_chat_joins_to_the_whole_answer(chat: Chat) -> None:
     assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
     deltas = [chunk.choices[0] for chunk in chunks if chunk.choices]
     assert "".join(choice.delta.content or "" for choice in deltas) == whole.choices[0].message.content
+    assert [choice.delta.role for choice in deltas] == ["assistant", *[None] * (len(deltas) - 1)]
+    assert len(deltas) > 1
     assert deltas[-1].finish_reason == whole.choices[0].finish_reason
     assert chunks[-1].usage == whole.usage
 

@@ -243,3 +243,11 @@ def test_requests_are_counted_under_one_endpoint(service: Service) -> None:
     endpoint = "/v2/models/{name}/infer"
     service.client.post(INFER, content=b"x")  # refused before there is a handler
     assert service.outcomes() == {(endpoint, "ok"): 1, (endpoint, "not_found"): 1, (endpoint, "invalid_json"): 1}
+
+
+def test_an_id_that_is_no_unicode_is_refused(service: Service) -> None:
+    body = {"id": "\ud800", "inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["cat"]}]}
+    content = json.dumps(body).encode()
+    answer = service.client.post(INFER, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert "id takes a text of valid Unicode" in answer.json()["error"]

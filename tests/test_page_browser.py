@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -398,6 +399,35 @@ def test_of_several_models_one_is_chosen(driver: Any, tmp_path: Path) -> None:
         explained(page)
         assert "model=two" in page.driver.current_url
         assert page.log() == []
+
+
+def test_a_model_that_is_not_loaded_is_chosen_and_asked_all_the_same(driver: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(DEFAULT_BUNDLE, target_is_directory=True)
+    with serving("--models", str(tmp_path), "--load", "lazy", "--max-loaded", "1") as process:
+        page = Page(driver, process.port)
+        page.open(source="tea")
+        page.until(lambda: page.text("#model-name").startswith("one "))
+        explained(page)
+        choose = "s.value = 'two'; s.dispatchEvent(new Event('change'))"
+        page.run(f"const s = document.querySelector('#options select'); {choose}")
+        page.until(lambda: page.text("#model-name").startswith("two "))
+        explained(page)
+        page.log()  # Chromium logs the status 503
+
+
+def test_greedy_is_greedy_where_the_models_own_default_is_a_beam(driver: Any, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(DEFAULT_BUNDLE, bundle)
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    (bundle / "manifest.json").write_text(json.dumps(manifest | {"generation": {"beam_size": 4}}), encoding="utf-8")
+    with serving("--bundle", str(bundle)) as process:
+        page = Page(driver, process.port)
+        page.open(source="tea")
+        explained(page)
+        page.click("#curl")
+        page.until(lambda: '"beam_size":1' in page.text("body").replace(" ", ""))
+        page.log()
 
 
 def test_without_explanations_the_output_is_shown_and_the_reason(driver: Any) -> None:

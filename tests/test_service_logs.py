@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,3 +126,33 @@ def test_a_traceback_is_whole(log_format: str) -> None:
     except ValueError:
         logging.getLogger("attendant").exception("it failed")
     assert "ValueError: inside" in stream.getvalue()
+
+
+def test_an_event_that_is_logged_while_requests_are_written_blocks_nobody() -> None:
+    """The event holds the handler's lock while it is formatted, and the writer may begin in that time."""
+    handler = logs.LineHandler(SlowStream())
+
+    class Formatter(logs.TextFormatter):
+        def format(self, record: logging.LogRecord) -> str:
+            if getattr(record, "fields", None) is None:
+                wait_for(handler._writing.locked)
+            return super().format(record)
+
+    handler.setFormatter(Formatter())
+    logger = logging.Logger("attendant")
+    logger.addHandler(handler)
+
+    def log() -> None:
+        logs.log_request(logger, {"id": "a"})
+        logger.error("an event")
+
+    thread = threading.Thread(target=log, daemon=True)
+    thread.start()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+class SlowStream(io.StringIO):
+    def write(self, text: str) -> int:
+        time.sleep(0.5)
+        return super().write(text)

@@ -87,12 +87,12 @@ def _feature_problems(request: ChatRequest) -> list[tuple[str, str]]:
     return problems
 
 
-def chat_choice(choice: Json, streamed: bool) -> Json:
-    """A completion's choice as a chat has it."""
-    logprobs = choice["logprobs"]
+def chat_choice(choice: Json, streamed: bool, first: bool) -> Json:
+    """A completion's choice as a chat has it. Clients put the chunks' texts together, that of the role too."""
+    logprobs, role = choice["logprobs"], {"role": "assistant"} if first else {}
     return {
         "index": choice["index"],
-        "delta" if streamed else "message": {"role": "assistant", "content": choice["text"]},
+        "delta" if streamed else "message": {**role, "content": choice["text"]},
         "logprobs": None if logprobs is None else {"content": _logprobs(logprobs)},
         "finish_reason": choice["finish_reason"],
     }

@@ -28,15 +28,18 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
 
 @dataclass(frozen=True)
 class Shape:
-    """What an endpoint calls things. `choice` makes its choice of a completion's, and is told whether it is a chunk."""
+    """What an endpoint calls things.
+
+    `choice` makes its choice of a completion's, and is told whether it is a chunk, and whether it is the first of it.
+    """
 
     id: str
     object: str
     chunk_object: str
-    choice: Callable[[Json, bool], Json]
+    choice: Callable[[Json, bool, bool], Json]
 
 
-COMPLETION = Shape("cmpl-", "text_completion", "text_completion", lambda choice, _: choice)
+COMPLETION = Shape("cmpl-", "text_completion", "text_completion", lambda choice, *_: choice)
 
 
 async def answer_completion(
@@ -74,6 +77,7 @@ class Completion:
     ) -> None:
         self.served, self.plan, self.note, self._shape = served, plan, note, shape
         options = request.stream_options
+        self._begun: set[int] = set()  # choices of which a chunk was sent
         self.includes_usage = options is not None and options.include_usage
         self._head = {
             "id": f"{shape.id}{request_id}",
@@ -97,7 +101,11 @@ class Completion:
                 choices.append(StreamedChoice(self, len(choices)).late())
         usage = self.usage([result for result in results if result is not None])
         self.note(usage, [choice["text"] for choice in choices])
-        return {**self._head, "choices": [self._shape.choice(choice, False) for choice in choices], "usage": usage}
+        return {
+            **self._head,
+            "choices": [self._shape.choice(choice, False, True) for choice in choices],
+            "usage": usage,
+        }
 
     def _best(self, found: list[Hypothesis]) -> list[Hypothesis]:
         """Samples in their own order, unless some of them are to be left out."""
@@ -112,7 +120,8 @@ class Completion:
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def chunk(self, choices: list[Json], usage: Json | None = None) -> bytes:
-        shaped = [self._shape.choice(choice, True) for choice in choices]
+        shaped = [self._shape.choice(choice, True, choice["index"] not in self._begun) for choice in choices]
+        self._begun.update(choice["index"] for choice in choices)
         return event({**self._head, "choices": shaped, **({"usage": usage} if self.includes_usage else {})})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import PrivateAttr, WithJsonSchema
+from pydantic import AfterValidator, PrivateAttr, WithJsonSchema
 
 from service.requests.schemas import RequestModel, ResponseModel, option, value
 
@@ -13,6 +13,12 @@ ABOUT_BINARY = "binary_data_size, in bytes, where the data follows the JSON"
 SHAPE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 2}
 TEXT = {"type": "string", "minLength": 1}
 DATA = {"type": "array", "items": {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}}
+
+
+def _valid_unicode(text: str) -> str:
+    """ValueError for a lone surrogate, which JSON can have and an answer cannot."""
+    text.encode()
+    return text
 
 
 class InferInput(RequestModel):
@@ -35,7 +41,9 @@ class InferOutput(RequestModel):
 
 
 class InferRequest(RequestModel):
-    id: str | None = option(None, "repeated in the answer", "a text, or null")
+    id: Annotated[str, AfterValidator(_valid_unicode)] | None = option(
+        None, "repeated in the answer", "a text of valid Unicode, or null"
+    )
     parameters: dict[str, Any] | None = option(
         None,
         "options of POST /v1/generate by their names; timeout, in microseconds; binary_data_output, for all outputs",

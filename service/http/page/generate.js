@@ -12,6 +12,7 @@ export const session = { answer: null, explained: null, kinds: new Map(), info: 
 /** The options of the search, as the service takes them. */
 export function options() {
   const found = { ...where() };
+  if (state.mode === "greedy" && session.info?.defaults?.beam_size > 1) found.beam_size = 1; // the model's own default is more
   if (state.mode === "beam") Object.assign(found, { beam_size: state.beam, length_penalty: state.penalty });
   if (state.mode === "sample") {
     Object.assign(found, { temperature: state.temperature, seed: state.seed });

@@ -101,7 +101,7 @@ const fresh = { target: null, walk: [], done: 0, step: null };
 function ask(text) {
   find("#source").value = text;
   update({ source: text, ...fresh }, false);
-  generate(drawPart);
+  run();
 }
 
 /** What a change of the state redraws. */
@@ -115,7 +115,7 @@ async function changed(keys) {
   if (RUNS.some((key) => keys.has(key)) && (session.answer || isRunning())) {
     session.answer = null;
     update({ target: null, step: null });
-    generate(drawPart);
+    run();
   } else if (has("target") && !has("source") && session.answer) {
     explainChosen(drawPart);
   } else if (has("source") && state.tab === "compare") {
@@ -130,11 +130,29 @@ async function connect() {
   session.models = (await request("/v1/models")).data;
   const first = session.models.find((each) => each.default) ?? session.models[0];
   session.model = state.model ?? (session.models.length > 1 ? first.id : null);
-  session.info = await request(session.model ? `/v1/info?model=${encodeURIComponent(session.model)}` : "/v1/info");
-  examples = session.info.examples;
+  session.info = await loadedInfo();
+  examples = session.info?.examples ?? [];
+  find("#model-name").hidden = session.info === null;
+  if (session.info === null) return;
   setSpecial(session.info.bundle.special_ids);
   find("#model-name").textContent = `${session.info.model} · ${session.info.precision} · ${session.info.provider}`;
-  find("#model-name").hidden = false;
+}
+
+/** What is known of the model; null: it is one of several and not loaded, which a request for an answer changes. */
+async function loadedInfo() {
+  try {
+    return await request(session.model ? `/v1/info?model=${encodeURIComponent(session.model)}` : "/v1/info");
+  } catch (error) {
+    if (error.status !== 503 || session.models.length < 2) throw error;
+    return null;
+  }
+}
+
+async function run() {
+  await generate(drawPart);
+  if (session.info !== null) return;
+  await reconnect(); // the request has loaded the model
+  if (session.answer) drawResult(drawPart);
 }
 
 async function reconnect() {
@@ -152,7 +170,7 @@ async function start() {
     await connect();
     find("#key-form").hidden = true;
     drawShell();
-    if (state.source) await generate(drawPart);
+    if (state.source) await run();
     else await drawPart();
   } catch (error) {
     showError(error);
@@ -194,7 +212,7 @@ find("#save-png").addEventListener("click", saved(savePng));
 window.addEventListener("popstate", () => {
   const before = state.source;
   readLink();
-  if (state.source !== before) generate(drawPart);
+  if (state.source !== before) run();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawShell(); drawPart(); });
 
