@@ -85,3 +85,11 @@ def test_what_the_vocabulary_lacks_can_be_let_through_as_the_unknown_token(serve
     source = encode_source(served, "aZb", "source", allow_unknown=True)
     assert source == (*encode_source(served, "a", "source"), unknown, *encode_source(served, "b", "source"))
     assert encode_target(served, "K QQ", "target", allow_unknown=True)[-1] == unknown
+
+
+def test_the_unknown_token_of_an_answer_can_be_given_back_if_it_is_let_through(served: ServedModel) -> None:
+    unknown = served.description.special_ids["unk"]
+    token = served.engine.target_tokenizer.token(unknown)
+    assert encode_target(served, ["K", token], "prefix", allow_unknown=True)[-1] == unknown
+    with pytest.raises(InvalidFieldError, match="a special token"):
+        encode_target(served, ["K", token], "prefix")

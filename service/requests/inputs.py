@@ -44,7 +44,7 @@ def encode_target(
         return ()
     if not isinstance(text, str):
         _refuse_long_target(len(text), limit, field)
-        return tuple(_index(served, token, f"{field}[{place}]") for place, token in enumerate(text))
+        return tuple(_index(served, token, f"{field}[{place}]", allow_unknown) for place, token in enumerate(text))
     ids = _encode(served.engine.target_tokenizer, text, field, limit)
     _refuse_long_target(len(ids), limit, field)
     if not allow_unknown:
@@ -89,11 +89,12 @@ def _refuse_unknown(tokenizer: Tokenizer, text: str, ids: Ids, unknown: int, fie
     )
 
 
-def _index(served: ServedModel, token: str, field: str) -> int:
+def _index(served: ServedModel, token: str, field: str, allow_unknown: bool) -> int:
     # A lone surrogate is in no vocabulary, but the tokenizer cannot even be asked.
     index = served.engine.target_tokenizer.index(token) if _lone_surrogate(token) is None else None
     if index is None:
         raise InvalidFieldError(f"{field} is {token[:40]!r}, which is no token of the model's target side.", field)
-    if index in served.description.special_ids.values():
+    special = served.description.special_ids
+    if index in special.values() and not (allow_unknown and index == special["unk"]):
         raise InvalidFieldError(f"{field} is {token!r}, a special token; only tokens of text can be given.", field)
     return index
