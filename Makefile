@@ -64,6 +64,10 @@ $(DATA)/train.tsv: | .venv/all
 
 data: $(DATA)/train.tsv ## the default corpus, in DATA
 
+$(DATA)/hypotheses.tsv: $(DATA)/train.tsv | .venv/baseline # Phonetisaurus' best answers for words.txt, for attendant distill
+	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --order 8 --smoothing ModKN --out $(RUNS)/phonetisaurus.json \
+	  --words $(DATA)/words.txt --hypotheses $@
+
 # What `attendant train` is given for the default model: twice through the learning rates, from lower ones the second time.
 BOTH = --preset g2p --data $(DATA)/train.tsv --valid $(DATA)/valid.tsv \
   --normalize lower,nfc,strip --set one_target=true --set select_ignore='[0-9]'

@@ -30,6 +30,7 @@ from model.plots import plot_history
 
 RESULTS = "results.json"
 STRESS = "[0-9]"
+HYPOTHESES = "hypotheses.tsv"  # of Phonetisaurus, by the Makefile
 
 
 def results(model: Path, bundle: Path, data: Path) -> dict[str, Any]:
@@ -69,6 +70,9 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
         torch=config["versions"]["torch"],
         run=config.get("run", "g2p"),
+        hypotheses=f"\n    make runs/data/{HYPOTHESES}"
+        if HYPOTHESES in config.get("distilled", {}).get("sha256", ())
+        else "",
         rows="\n".join(rows),
         version=baseline["version"],
         errors=tables(found["errors"]),
@@ -88,8 +92,9 @@ def _training(last: dict[str, Any]) -> str:
 
 
 def _teachers(distilled: dict[str, Any]) -> str:
-    names = " and ".join(f"`{teacher['run']}`" for teacher in distilled["teachers"])
-    return TEACHERS.format(teachers=names, labelled=f"{distilled['counts']['labelled']:,}")
+    names = [f"the run `{teacher['run']}`" for teacher in distilled["teachers"]]
+    names += ["Phonetisaurus"] if HYPOTHESES in distilled["sha256"] else []
+    return TEACHERS.format(teachers=" and ".join(names), labelled=f"{distilled['counts']['labelled']:,}")
 
 
 def _changes(told: list[dict[str, Any]], run: str) -> str:
@@ -124,9 +129,9 @@ command has the last of them. (`make train` makes a model like this one from not
 
 
 TEACHERS = """
-- **Teachers**: {teachers}, which are runs under "Made by". In the last run half of what is learnt is their
-  mean distribution (`attendant distill`), and {labelled} words that the dictionary lacks are learnt as they pronounce
-  them: names of the US census of 1990 (PyPI `names`) and frequent words (PyPI `wordfreq`), none of them held out."""
+- **Teachers**: {teachers}. In the last run half of what is learnt is what they say (`attendant distill`), and
+  {labelled} words that the dictionary lacks are learnt as they pronounce them: names of the US census of 1990 (PyPI
+  `names`) and words in use (PyPI `wordfreq`), none of them held out."""
 
 
 TEMPLATE = """\
@@ -168,7 +173,7 @@ Greedy answers of these weights on the test part (`python -m bench.analysis --mo
 {errors}
 ## Made by
 
-    attendant data g2p --out runs/data
+    attendant data g2p --out runs/data{hypotheses}
 {commands}
     attendant release runs/{run} --out runs/default
 
