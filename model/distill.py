@@ -24,7 +24,7 @@ from model.data import EncodedCorpus, numbered_batches
 from model.errors import ConfigError, UserError
 from model.files import file_digest, write_directory, write_json
 from model.labelling import Pair, continuations, label, read_hypotheses
-from model.pairs import read_pairs
+from model.pairs import read_lines, read_pairs
 from model.progress import Count
 from model.teachers import DESCRIPTION, PAIRS, TeacherDistributions, read_description
 from model.tokenizer import UNK
@@ -44,6 +44,11 @@ class DistillPlan:
     held_out: list[Path]  # TSV files whose sources are never labelled
     hypotheses: Path | None = None  # another model's best targets for the words, with costs
     min_probability: float = 0.0  # of a label; words below are left out
+
+    @property
+    def files(self) -> list[Path]:
+        """All that is read but the teachers."""
+        return [self.data, *self.words, *self.held_out, *([self.hypotheses] if self.hypotheses else [])]
 
 
 def distill(plan: DistillPlan) -> dict[str, Any]:
@@ -66,7 +71,7 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
     words, counts = unlabelled_words(plan, {source for source, _ in pairs}, trained[0], limit)
     hypotheses = {word: listed[normalized(word)] for word in words if normalized(word) in listed}
     labels = [each for each in label(models, words, trained[0], hypotheses) if each.probability >= plan.min_probability]
-    labels.sort(key=lambda each: bool(each.candidates))  # those that are taught as true pairs are first
+    labels.sort(key=lambda each: bool(each.candidates))  # last, those that their candidates teach
     helped = sum(bool(each.candidates) for each in labels)
     described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labels), "labelled_with_hypotheses": helped}
     labelled = [(each.source, each.target) for each in labels]
@@ -97,9 +102,7 @@ def _check_inputs(plan: DistillPlan) -> None:
     for path in (plan.data, *plan.held_out):
         if not path.is_file():
             raise UserError(f"{path} is not there; name a file with lines of source<TAB>target.")
-    names = [
-        path.name for path in (plan.data, *plan.words, *plan.held_out, *([plan.hypotheses] if plan.hypotheses else []))
-    ]
+    names = [path.name for path in plan.files]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
@@ -183,7 +186,7 @@ def describe(plan: DistillPlan) -> dict[str, Any]:
         "teachers": [_describe_teacher(run) for run in plan.teachers],
         "tokenizers": first["tokenizers"],
         **({"normalize": first["normalize"]} if "normalize" in first else {}),
-        "sha256": {file.name: file_digest(file) for file in (plan.data, *plan.words, *plan.held_out, *hypotheses)},
+        "sha256": {file.name: file_digest(file) for file in plan.files},
     }
 
 
@@ -203,15 +206,11 @@ def _describe_teacher(run: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} cannot be read: {error}; --words takes text files with a source on each line."
-        ) from None
-    for number, line in enumerate(lines, start=1):
+    lines = []
+    for number, line in read_lines(path):
         if "\t" in line.strip():
             raise UserError(f"{path}, line {number}, has a tab; --words takes text files with a source on each line.")
+        lines.append(line)
     return lines
 
 

@@ -45,12 +45,8 @@ def held_alone(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY) if fcntl is not None else None
     try:
-        if handle is not None:
-            with contextlib.suppress(OSError):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UserError(f"{directory} is in use by another process; wait, or name another.") from None
+        if handle is not None and not _lock(handle):
+            raise UserError(f"{directory} is in use by another process; wait, or name another.")
         yield
     finally:
         if handle is not None:
@@ -58,6 +54,17 @@ def held_alone(directory: Path) -> Iterator[None]:
         if made:
             with contextlib.suppress(OSError):  # it holds something
                 directory.rmdir()
+
+
+def _lock(handle: int) -> bool:
+    """False if another process has the lock."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,13 +22,14 @@ from model.checkpoint import TrainedModel
 from model.data import collate
 from model.decode import decode_all
 from model.errors import DataError
+from model.pairs import read_lines
 from model.progress import Count
 from model.tokenizer import EOS, PAD, UNK
 from model.transformer import Transformer
 
 SCORED_TOGETHER = 128  # pairs: more do not stay in the cache of a core
 Pair = tuple[str, str]
-Hypotheses = Mapping[str, Mapping[str, float]]  # of each source its targets, with their costs
+Hypotheses = Mapping[str, Mapping[str, float]]  # {source: {target: cost}}
 
 
 @dataclass(frozen=True)
@@ -142,20 +143,17 @@ def continuations(target: list[int], candidates: Iterable[tuple[list[int], float
 def read_hypotheses(path: Path, normalized: Callable[[str], str] = str) -> dict[str, dict[str, float]]:
     """The targets of each normalized source with their costs; the cheaper of a target that is there twice."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}; --hypotheses takes source<TAB>cost<TAB>target.") from None
-    for number, line in enumerate(lines, start=1):
-        parts = line.split("\t")
+    for number, line in read_lines(path):
         try:
-            source, cost, target = normalized(parts[0]), float(parts[1]), " ".join(parts[2:]).strip()
-        except (IndexError, ValueError):
+            source, written, target = line.split("\t")
+            cost = float(written)
+        except ValueError:
             cost = math.nan
-        if len(parts) != 3 or not math.isfinite(cost):
+        if not math.isfinite(cost):
             raise DataError(
-                f"{path}, line {number}, is not source<TAB>cost<TAB>target with a number for a cost: {line!r}"
+                f"{path}, line {number}, is not source<TAB>cost<TAB>target with a number for a cost: {line[:60]!r}"
             )
-        if target:
-            found[source][target] = min(cost, found[source].get(target, math.inf))
-    return dict(found)
+        targets = found[normalized(source)]
+        if target := target.strip():
+            targets[target] = min(cost, targets.get(target, math.inf))
+    return {source: targets for source, targets in found.items() if targets}

@@ -8,29 +8,34 @@ from pathlib import Path
 from model.errors import DataError
 
 
-def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a TSV, one at a time; a DataError names the file and the line of whatever is not a pair."""
-    number = 0
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a UTF-8 file, without their ends; a DataError names the file and the line that is not."""
     try:
         file = path.open("rb")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     with file:
         for number, raw in enumerate(file, start=1):
-            yield _pair(raw, path, number)
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}, line {number}, is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8."
+                ) from None
+            yield number, line.rstrip("\r\n")
+
+
+def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a TSV, one at a time; a DataError names the file and the line of whatever is not a pair."""
+    number = 0
+    for number, line in read_lines(path):
+        yield _pair(line, f"{path}, line {number}")
     if number == 0:
         raise DataError(f"{path} is empty; it needs a line of source<TAB>target for each pair.")
 
 
-def _pair(raw: bytes, path: Path, number: int) -> tuple[str, str]:
-    where = f"{path}, line {number}"
-    try:
-        line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}, is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8."
-        ) from None
-    fields = line.rstrip("\r\n").split("\t")
+def _pair(line: str, where: str) -> tuple[str, str]:
+    fields = line.split("\t")
     if len(fields) != 2:
         tabs = f"{len(fields) - 1} tabs" if len(fields) > 2 else "no tab"
         raise DataError(f"{where}, has {tabs}; a line is source<TAB>target, with one tab between them.")

@@ -391,6 +391,18 @@ def test_a_line_that_is_no_hypothesis_is_named(corpus: Path, tmp_path: Path, lin
         distill(plan_for(corpus, tmp_path / "distilled", hypotheses=tmp_path / "bad.tsv"))
 
 
+def test_only_a_newline_ends_a_line_of_hypotheses(tmp_path: Path) -> None:
+    (tmp_path / "some.tsv").write_text("a\u2028b\t1\tA B\r\nc\t2\tC\n", encoding="utf-8", newline="")
+    assert read_hypotheses(tmp_path / "some.tsv") == {"a\u2028b": {"A B": 1.0}, "c": {"C": 2.0}}
+
+
+def test_a_long_line_that_is_no_hypothesis_is_shown_by_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "bad.tsv").write_text("x" * 10_000, encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 1, is not source<TAB>cost<TAB>target") as caught:
+        read_hypotheses(tmp_path / "bad.tsv")
+    assert len(str(caught.value)) < 400
+
+
 def test_words_and_hypotheses_are_the_same_if_the_teachers_read_them_so(corpus: Path, tmp_path: Path) -> None:
     command = ["train", "--preset=tiny", "--normalize=lower,strip", "--target-tokenizer=words", "--set=steps=2"]
     files = ["--data", str(corpus / "data" / "train.tsv"), "--valid", str(corpus / "data" / "valid.tsv")]
