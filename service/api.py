@@ -1,7 +1,7 @@
 """The Python API: a bundle's model in this process, without HTTP. `from attendant import Model`.
 
-Importing it is cheap: onnxruntime and the rest come with the first Model. Fields, ranges and the sentences of errors
-are those of the HTTP API, which plans the same tasks.
+Importing this module is cheap: onnxruntime and the rest are imported with the first Model. Options, their ranges and
+error messages are those of the HTTP API, whose planning code is shared.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ __all__ = [
     "StartError",
     "TokenProbability",
 ]
-RETRY_SECONDS = 0.01  # while the queue is full
-LIMITS = Settings(max_inputs=10**6, max_beam_size=4096, timeout_ms=0)  # nobody else is served: only memory limits
+RETRY_SECONDS = 0.01  # between two attempts to submit to a full queue
+LIMITS = Settings(max_inputs=10**6, max_beam_size=4096, timeout_ms=0)  # no other clients to protect: only memory limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
     text: str
     tokens: tuple[str, ...]  # without the end token
-    token_texts: tuple[str, ...]  # what each stands for; bytes that are no whole character as <0xE6>
+    token_texts: tuple[str, ...]  # readable form of each token; bytes that are no whole character as <0xE6>
     score: float  # sum of logprobs / length ** length_penalty, in nats; a language token counts in the length
-    logprobs: tuple[float, ...]  # of each token, and of the end token where it came, in nats
-    finish_reason: str  # stop: the end token came; length: max_length did; deadline: time was up
+    logprobs: tuple[float, ...]  # of each token, and of the end token if it was generated, in nats
+    finish_reason: str  # stop: the end token was generated; length: max_length was reached; deadline: time was up
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """The answer to one text."""
 
-    hypotheses: tuple[Hypothesis, ...]  # best first; samples in their own order
+    hypotheses: tuple[Hypothesis, ...]  # best first; samples are not sorted
 
     @property
     def text(self) -> str:
-        """Of the first hypothesis."""
+        """The text of the first hypothesis."""
         return self.hypotheses[0].text
 
 
@@ -103,7 +103,7 @@ class TextOptions(TypedDict, total=False):
 
 
 class GenerateOptions(TextOptions, total=False):
-    """Those of POST /v1/generate; what is left out is as the bundle has it."""
+    """Options of POST /v1/generate; those left out take the bundle's defaults."""
 
     beam_size: int
     num_hypotheses: int
@@ -121,7 +121,7 @@ class GenerateOptions(TextOptions, total=False):
 
 
 class NextTokenOptions(TextOptions, total=False):
-    """Those of POST /v1/next-token."""
+    """Options of POST /v1/next-token."""
 
     prefix_tokens: Sequence[str] | None
     top_k: int
@@ -129,7 +129,7 @@ class NextTokenOptions(TextOptions, total=False):
 
 
 class Model:
-    """A bundle, loaded, certified and ready. Any thread may call it; calls of several share batches."""
+    """A bundle, loaded, certified and ready. Thread-safe: calls from several threads share batches."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Model:
     ) -> None:
         """`bundle` is a directory, or None for the embedded model; the rest is as in `attendant serve --help`.
 
-        BundleError, StartError or SettingsError says why it cannot be used.
+        Raises BundleError, StartError or SettingsError if it cannot be used.
         """
         from service.generate import load_engine
         from service.requests.served import ServedModel
@@ -166,7 +166,7 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """End the engine's threads; what is still being decoded fails with NotReadyError."""
+        """Stop the engine's threads; calls that are still being decoded fail with NotReadyError."""
         if not self._closed:
             self._closed = True
             self._served.engine.close()
@@ -195,12 +195,12 @@ class Model:
 
     @property
     def source_languages(self) -> list[str]:
-        """What `source_language` takes; none: there is no choice."""
+        """Codes that `source_language` takes; empty if the model has no choice of it."""
         return list(self._served.languages.source)
 
     @property
     def target_languages(self) -> list[str]:
-        """What `target_language` takes; none: there is no choice."""
+        """Codes that `target_language` takes; empty if the model has no choice of it."""
         return list(self._served.languages.target)
 
     @overload
@@ -210,7 +210,7 @@ class Model:
     def generate(
         self, inputs: str | list[str] | tuple[str, ...], **options: Unpack[GenerateOptions]
     ) -> Output | list[Output]:
-        """The output of a text, or those of several in their order. Every text is checked before any is decoded."""
+        """An Output for one text, or a list of them in order. Every text is checked before any is decoded."""
         from service.requests.planning import plan_generate
         from service.requests.schemas import GenerateRequest
 
@@ -253,7 +253,7 @@ class Model:
         return NextToken(tokens=tokens, entropy=found["entropy"], prefix_logprob=found["prefix_logprob"])
 
     def _run(self, tasks: Sequence[Task], timeout_ms: int | None, field: str) -> list[Any]:
-        """The results in order; the first error is raised, and what else was submitted is cancelled."""
+        """Results in the order of the tasks; on an error it is raised, and tasks that still run are cancelled."""
         from service.requests.planning import deadline
 
         waiting = Waiting(len(tasks))
@@ -268,7 +268,7 @@ class Model:
             raise
 
     def _submit(self, task: Task, waiting: Waiting, place: int, until: float | None, field: str) -> Submission:
-        """One at a time, so that there may be more of them than the queue holds."""
+        """Submit one task, waiting while the queue is full: a call may have more texts than the queue holds."""
         while True:
             if self._closed:
                 raise NotReadyError("The model is closed; make another one.")
@@ -276,12 +276,12 @@ class Model:
                 return self._served.engine.submit([task], lambda event: waiting.on_event(place, event), until)
             except QueueFullError:
                 time.sleep(RETRY_SECONDS)
-            except InvalidFieldError as error:  # more than the queue could ever hold
+            except InvalidFieldError as error:  # larger than the whole queue
                 raise InvalidFieldError(error.message, field) from None
 
 
 class Waiting:
-    """Tasks on their way, and what came of them."""
+    """Submitted tasks and their outcomes."""
 
     def __init__(self, count: int) -> None:
         self.submissions: list[Submission] = []
@@ -289,7 +289,7 @@ class Waiting:
         self._count, self._done = count, threading.Event()
 
     def on_event(self, place: int, event: NewTokens | Finished) -> None:
-        """In the engine's thread."""
+        """Called in the engine's thread."""
         from service.engine.tasks import Finished
 
         if isinstance(event, Finished):
@@ -309,7 +309,7 @@ class Waiting:
 
 
 def _request(kind: type[AnyRequest], options: Mapping[str, Any], known: Any, texts: Mapping[str, Any]) -> AnyRequest:
-    """The request of the HTTP API with these fields, or an error that tells all that is wrong with them."""
+    """The HTTP API's request model with these fields; InvalidFieldError says what is wrong with them."""
     from service.requests.validation import validate
 
     names = [*texts, *known.__annotations__]

@@ -1,7 +1,7 @@
-"""`attendant bench`: what this machine does with a bundle, and the settings that are best for it.
+"""`attendant bench`: latency and throughput of a bundle on this machine, and the best settings for it.
 
-Each setting is measured in a process of its own, whose memory is then its own. A client asks for its next text when its
-last one is answered; there is no HTTP in between.
+Each setting is measured in its own process, so that its peak memory is known. Clients are threads without HTTP; each
+sends its next text once its last one is answered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from service.info import describe_machine, find_bundle
 
 CLIENTS = (1, 4, 16, 64)
 BEAMS = (1, 4)
-LEAST_SECONDS = 0.2  # of one measurement
-LOADING = 3.0  # seconds that a setting's process is given to start, of the time that the user allows
+LEAST_SECONDS = 0.2  # the shortest measurement
+LOADING = 3.0  # seconds of the user's --seconds that are set aside for each setting's process to start
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ class BenchUsageError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """What `attendant serve` can be given."""
+    """Flags of `attendant serve` that are compared."""
 
     precision: str
     lanes: int
@@ -49,7 +49,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measured:
-    """What some clients get of one setting."""
+    """Figures of one setting with one beam size and number of clients."""
 
     precision: str
     lanes: int
@@ -59,8 +59,8 @@ class Measured:
     p99_ms: float
     texts_per_second: float
     tokens_per_second: float  # of targets, end tokens included
-    texts: int  # that were answered
-    memory_mb: float  # the most that the process has held so far
+    texts: int  # answered
+    memory_mb: float  # peak resident memory of the process so far
 
 
 def bench(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
@@ -108,7 +108,7 @@ def read_texts(bundle: Bundle, path: Path | None) -> list[str]:
 
 
 def settings_for(precisions: Sequence[str], processors: int) -> list[Setting]:
-    """Every precision with 1, 2, 4 ... lanes, as many as there are processors."""
+    """Every precision with 1, 2, 4 ... lanes, up to the number of processors."""
     lanes = [2**n for n in range(processors.bit_length())]
     return [Setting(precision, count) for precision in precisions for count in lanes if count <= processors]
 
@@ -138,7 +138,7 @@ def measure_all(bundle: Bundle, texts: list[str], seconds: float) -> Iterator[Me
 def measure_setting(
     out: Any, directory: Path, setting: Setting, texts: list[str], works: list[tuple[int, int]], seconds: float
 ) -> None:
-    """In a process of its own: send a row for each work, and None; or a sentence, where the bundle cannot be served."""
+    """Runs in its own process: sends a Measured for each (beam size, clients), then None; or an error's text."""
     from service.api import Model
 
     try:
@@ -151,7 +151,7 @@ def measure_setting(
 
 
 def measure(model: Any, setting: Setting, texts: list[str], beam_size: int, clients: int, seconds: float) -> Measured:
-    """Some clients at once, each with one text after the other."""
+    """Run `clients` threads for about `seconds`, each sending one text after the other."""
     taken: list[list[float]] = [[] for _ in range(clients)]
     tokens = [0] * clients
     began = time.perf_counter()
@@ -188,12 +188,12 @@ def measure(model: Any, setting: Setting, texts: list[str], beam_size: int, clie
 
 
 def share(times: list[float], part: float) -> float:
-    """The time within which this part of the answers came."""
+    """The percentile of sorted times; `part` is 0.5 for p50."""
     return times[min(len(times) - 1, int(part * len(times)))]
 
 
 def best_settings(rows: Sequence[Measured]) -> dict[str, Setting]:
-    """With the shortest p50 for one client, and with the most texts a second for the most clients; both greedy."""
+    """Settings with the lowest p50 for one client and the most texts/s for the most clients, in greedy search."""
     greedy = [row for row in rows if row.beam_size == 1]
     alone = min((row for row in greedy if row.clients == 1), key=lambda row: row.p50_ms)
     many = max((row for row in greedy if row.clients == max(CLIENTS)), key=lambda row: row.texts_per_second)

@@ -20,9 +20,9 @@ log = logging.getLogger("attendant")
 
 @dataclass(frozen=True, kw_only=True)
 class FoundBundle:
-    name: str  # the directory's own, by which requests name the model
+    name: str  # the directory's name; requests select the model by it
     directory: Path
-    digest: str = ""  # of the manifest, which has the digest of every file
+    digest: str = ""  # SHA-256 of the manifest, which lists the digest of every file
     problem: str | None = None  # why it cannot be served, as a sentence
     sizes: Mapping[str, int] = field(default_factory=dict)
     languages: Languages = field(default_factory=Languages)
@@ -47,7 +47,7 @@ def find_bundles(directory: Path, precision: str = "auto") -> list[FoundBundle]:
 
 
 def _named_well(path: Path) -> bool:
-    """Names become labels of metrics and parts of sentences."""
+    """Whether the name can be a metric label and part of an error message; logs an error if not."""
     if len(path.name) <= LONGEST_NAME and path.name.isprintable():
         return True
     log.error(
@@ -59,7 +59,7 @@ def _named_well(path: Path) -> bool:
 
 
 def _has_manifest(path: Path) -> bool:
-    """Also where it cannot be read, which is then told; a file, a broken link or a loop of links has none."""
+    """Whether this is a directory with a manifest; also if permission is denied, which is reported later."""
     if not path.is_dir():
         return False
     try:
@@ -91,7 +91,7 @@ def _read(directory: Path, precision: str) -> FoundBundle:
 
 
 def _weight_bytes(directory: Path, manifest: Mapping[str, Any], precision: str) -> int:
-    """Of the variant that is asked for, else of the one that a CPU takes."""
+    """Bytes of the variant `precision`, else of int8, of fp32, or of the first one."""
     variants = manifest["variants"]
     name = next((name for name in (precision, "int8", "fp32") if name in variants), next(iter(variants)))
     folders = {(directory / path).parent for path in variants[name]["graphs"].values()}

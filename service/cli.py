@@ -31,7 +31,7 @@ def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
 
 
 def _text(default: Any) -> str:
-    """A default as a flag and a variable take it."""
+    """A default as it is written in a flag or a variable."""
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
@@ -52,5 +52,5 @@ def run(settings: Settings) -> None:
 
 
 def _announce(line: str) -> None:
-    with suppress(OSError):  # nobody reads it, and requests are served all the same
+    with suppress(OSError):  # standard output may be closed; requests are served all the same
         print(line, flush=True)

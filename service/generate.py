@@ -1,4 +1,4 @@
-"""`attendant generate`: the engine without a server, from texts or lines to lines, in order and in constant memory.
+"""`attendant generate`: decode texts or lines of standard input without a server, in order, in constant memory.
 
 With `--input` and `--output` it reads files and writes shards: service/bulk/command.py.
 """
@@ -30,7 +30,7 @@ from service.requests.validation import validate
 from service.settings import Settings, flag, read_settings, takes
 
 NOT_OPTIONS = ("inputs", "stream", "timeout_ms", "model")  # fields of POST /v1/generate that have no flag
-TEXTS = ("target_prefix", "source_language", "target_language")  # options that are texts, whatever they look like
+TEXTS = ("target_prefix", "source_language", "target_language")  # options that stay texts, even if they look like JSON
 SETTINGS = ("bundle", "provider", "precision", "threads", "lanes", "max_rows")
 
 
@@ -64,7 +64,7 @@ def generate(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
 
 
 def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argparse.Namespace, GenerateRequest]:
-    """The flags, and those of them that are options of the search as a request without inputs of its own."""
+    """The parsed flags, and the search options among them as a request whose inputs are a placeholder."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="source texts (default: lines of standard input)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line, as in POST /v1/generate")
     for setting in fields(Settings):
@@ -104,7 +104,7 @@ def load_engine(settings: Settings) -> EngineInterface:
 
 
 def check_options(request: GenerateRequest, served: ServedModel) -> None:
-    """Refuse options that this model cannot honour. An empty text is refused last, so any other complaint is theirs."""
+    """Refuse options that this model cannot honour: plan an empty text, which is refused only after the options."""
     try:
         plan_text(request, served, "", 0)
     except InvalidFieldError as error:
@@ -113,14 +113,14 @@ def check_options(request: GenerateRequest, served: ServedModel) -> None:
 
 
 def bundle_digest(settings: Settings) -> str:
-    """Of the bundle's manifest, which has the digests of all its files."""
+    """SHA-256 of the bundle's manifest, which lists the digests of all its files."""
     return hashlib.sha256((find_bundle(settings.bundle) / "manifest.json").read_bytes()).hexdigest()
 
 
 def run(
     served: ServedModel, request: GenerateRequest, sources: Iterable[bytes], out: IO[bytes], name: str, as_json: bool
 ) -> tuple[int, int]:
-    """Answer every text with a line, in order; how many failed, and how many there were."""
+    """Write a line for every text, in order; returns how many texts failed, and how many there were."""
     progress = Progress(name, shows=name == "line" and not out.isatty())
     form = TextFormat(served, request, as_json)
     records = (((place, text), len(text)) for place, text in enumerate(sources))
@@ -145,7 +145,7 @@ def run(
 
 
 def _with_flags(message: str) -> str:
-    """Fields as their flags, where a name can be nothing but a field's."""
+    """Replace field names by their flags where a word can only be a field name: with an underscore, or at the start."""
     for name in GenerateRequest.model_fields:
         if "_" in name:
             message = re.sub(rf"\b{name}\b", flag(name), message)
@@ -154,7 +154,7 @@ def _with_flags(message: str) -> str:
 
 
 def _value(text: Any) -> Any:
-    """A number or null where the text is one."""
+    """The text parsed as JSON (a number, true, null), or the text itself if it is none."""
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:
@@ -164,5 +164,5 @@ def _value(text: Any) -> Any:
 def _standard_input() -> IO[bytes]:
     if sys.stdin.isatty():
         print("reading lines from the terminal; Ctrl-D ends.", file=sys.stderr)
-    # Not sys.stdin itself: the interpreter closes that at its end, and would wait for the reader to let go of it.
+    # Not sys.stdin itself: the interpreter closes it at exit, and would wait for the reader thread to release it.
     return open(sys.stdin.fileno(), "rb", closefd=False)

@@ -1,7 +1,7 @@
-"""What of the machine this process may use: processors and memory, by the container's limits where there are any.
+"""Processors and memory that this process may use, within the container's limits if there are any.
 
-Both versions of Linux control groups are read. A limit may stand at any level above the process, so the smallest
-counts. `root` is where `proc` and `sys` are found.
+Both versions of Linux control groups are read. A limit may be set at any level of the hierarchy, so the smallest one
+counts. `root` is the directory that holds `proc` and `sys`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ GROUPS = Path("sys/fs/cgroup")
 
 
 def available_cpus(root: Path = ROOT) -> int:
-    """Processors that can be kept busy at once: a share of one is left out, since a thread for it would be halted."""
+    """Whole processors that can be kept busy; a quota of 2.5 counts as 2, since a third thread would be throttled."""
     allowed = _allowed_cpus()
     quota = cpu_quota(root)
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def memory_limit(root: Path = ROOT) -> int:
-    """Bytes that this process may come to hold: the control group's limit or the machine's memory."""
+    """Bytes that this process may use: the smallest of its control groups' limits and the machine's memory."""
     names = ("memory.max", "memory.limit_in_bytes")
     limits = [_whole(_text(group / name)) or 0 for group in _groups(root, "memory") for name in names]
     return min([physical_memory(root), *(limit for limit in limits if limit > 0)])
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Processors' worth of time that the control groups grant, or None where nothing is held back."""
+    """The control groups' CPU quota, in processors (1.5 is one and a half); None without a quota."""
     quotas = []
     for group in _groups(root, "cpu"):
         quotas.append(_quota(_text(group / "cpu.max")))
@@ -48,7 +48,7 @@ def physical_memory(root: Path = ROOT) -> int:
 
 
 def cpu_name(root: Path = ROOT) -> str:
-    """What the processor calls itself; empty where it does not say."""
+    """The processor's model name, or an empty string."""
     for line in _text(root / "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
@@ -63,7 +63,7 @@ def _allowed_cpus() -> int:
 
 
 def _quota(text: str) -> float | None:
-    """Time granted, per period, in one text; version 2 writes "max" for no limit, version 1 writes -1."""
+    """Parse "QUOTA PERIOD"; None for no limit, which version 2 writes as "max" and version 1 as -1."""
     numbers = [_whole(word) or 0 for word in text.split()]
     return numbers[0] / numbers[1] if len(numbers) == 2 and min(numbers) > 0 else None
 
@@ -72,7 +72,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     """The control groups that this process is in, from its own up to the top."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:  # version 2; beside version 1 it has a directory of its own
+        if number == "0" and not controllers:  # version 2; next to version 1 it is mounted under `unified`
             mounts = [GROUPS, GROUPS / "unified"]
         elif controller in controllers.split(","):
             mounts = [GROUPS / controllers, GROUPS / controller]
@@ -83,7 +83,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _levels(mount: Path, path: str) -> Iterator[Path]:
-    """The group's directory and all above it; in a container the path may be the host's, and is then not there."""
+    """The group's directory and its parents, if they exist: in a container the path may be the host's."""
     inside = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
     for depth in range(len(inside), -1, -1):
         directory = mount.joinpath(*inside[:depth])

@@ -1,4 +1,4 @@
-"""`attendant info`: what a bundle is, and what this machine would run it on."""
+"""`attendant info`: what a bundle contains, and how this machine would run it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.engine.runtime import fastest
 from service.errors import StartError
 from service.settings import DEFAULT_BUNDLE
 
-CACHE_BYTES = {"int8": 1, "fp16": 2, "fp32": 4}  # of a number in the KV cache
+CACHE_BYTES = {"int8": 1, "fp16": 2, "fp32": 4}  # per number in the KV cache
 NAMES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 Json = dict[str, Any]
@@ -73,7 +73,7 @@ def describe_bundle(bundle: Bundle) -> Json:
 def describe_machine(
     precisions: Sequence[str], providers: Sequence[str] | None = None, root: Path = hardware.ROOT
 ) -> Json:
-    """What the service would choose here with no settings; a CUDA device is not asked whether it answers."""
+    """What the service would choose here by default; whether a CUDA device works is not checked."""
     if providers is None:
         providers = onnxruntime.get_available_providers()
     provider = "cuda" if "CUDAExecutionProvider" in providers else "cpu"
@@ -105,7 +105,7 @@ def describe_lanes(bundle: Bundle, machine: Json) -> Json:
 
 
 def text_of(found: Json) -> str:
-    """The same for people."""
+    """The same as text for people."""
     return "\n".join([*_bundle_lines(found["bundle"]), "", *_machine_lines(found["machine"])])
 
 
@@ -138,7 +138,7 @@ def _bundle_lines(bundle: Json) -> list[str]:
 
 
 def _measured_lines(measured: Json) -> list[str]:
-    """What export measured of a variant beside torch; nothing of a bundle that does not say."""
+    """What export measured of a variant against torch; no lines if the bundle has no such figures."""
     names = ("drift", "differing_greedy", "held_out_inputs", "sequence_error_rate", "torch_sequence_error_rate")
     if not all(name in measured for name in names):
         return []
@@ -176,7 +176,7 @@ def _size(count: int) -> str:
 
 
 def _bytes_of(variant: Variant) -> int:
-    """The files beside its graphs, which are its weights, included."""
+    """Size on disk of a variant: its graphs, and the weights stored beside them."""
     return sum(_bytes_in(directory) for directory in {path.parent for path in variant.graphs.values()})
 
 

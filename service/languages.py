@@ -1,9 +1,9 @@
-"""The languages of a bundle: which codes a request may name, and the tokens by which the model is told of them.
+"""The languages of a bundle: which codes a request may name, and the tokens that tell the model about them.
 
 source_prefix             code: ids before the source, by its own language (M2M-100, mBART-50)
 source_prefix_by_target   code: ids before the source, by the target's language (OPUS-MT, SMaLL-100)
 target_prefix             code: ids that every target starts with, by its language (M2M-100, mBART-50)
-source_language           the code that holds where a request names none
+source_language           the code that is used if a request names none
 target_language           likewise
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from service.errors import InvalidFieldError, StartError
 
 Ids = tuple[int, ...]
-CODES_NAMED = 200  # of those that a request could have named instead
+CODES_NAMED = 200  # most codes that an error message lists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,14 @@ class Languages:
 
 @dataclass(frozen=True)
 class Chosen:
-    """None: as the bundle has it where no language is named."""
+    """Tokens for a request's languages; None: what the bundle uses if no language is named."""
 
     source_prefix: Ids | None = None
-    start: Ids | None = None  # tokens that the target starts with, and that are not answered
+    start: Ids | None = None  # tokens that the target starts with; left out of the answer
 
 
 def read_languages(found: Mapping[str, Any], source_vocab: int, target_vocab: int, longest: int) -> Languages:
-    """Of a manifest; `longest` is how many tokens a prefix may have. StartError if the model cannot decode them."""
+    """A manifest's languages; StartError for ids outside the vocabulary, or a prefix of more than `longest` tokens."""
     tables: dict[str, Any] = {
         name: _table(name, found.get(name, {}), vocabulary, longest)
         for name, vocabulary in (

@@ -14,10 +14,10 @@ from typing import Any, TextIO
 
 from service.settings import Settings
 
-WRITE_SECONDS = 0.05  # that a request's line may wait for others
-MOST_LINES = 10_000  # of requests that wait to be written
+WRITE_SECONDS = 0.05  # for which a request's line is held back, to be written with others
+MOST_LINES = 10_000  # request lines that wait to be written; more are dropped and counted
 LOGGERS = ("attendant", "uvicorn.error", "asyncio")
-PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)  # what needs no quotes in a line of text
+PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)  # values that need no quotes in the text format
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> None:
@@ -28,35 +28,35 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        # The server's own chatter of starting and stopping says what our lines say.
+        # uvicorn's messages about starting and stopping repeat ours.
         logger.setLevel(level if name == "attendant" else max(logging.WARNING, logging.getLevelName(level)))
 
 
 def log_request(logger: logging.Logger, fields: dict[str, Any]) -> None:
-    """A request's line; made by hand, since looking up who called costs more than the rest of the line."""
+    """Log a request; the LogRecord is built by hand, since finding the caller costs more than all the rest."""
     record = logging.LogRecord(logger.name, logging.INFO, "", 0, "request", None, None)
     record.fields = fields
     logger.handle(record)
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes requests' lines a little later, many at once, in a thread of its own; all else at once, in order.
+    """Buffers request lines and writes them in batches from its own thread; writes other records at once, in order.
 
-    A write lets another thread have the interpreter, which the event loop would wait for, once for every request.
+    A write releases the GIL, and the event loop would have to wait until it gets it back, once for every request.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._lines: list[str] = []
-        self._lost = 0  # lines of requests, since the last that was written
+        self._lost = 0  # request lines dropped since the last write
         self._some = threading.Event()
-        # Who writes holds both, the first one longest; never the handler's own lock after one of them.
+        # Lock order: the handler's own lock, `_writing` (for a whole write), `_taking` (to change the buffer).
         self._writing, self._taking = threading.Lock(), threading.Lock()
         threading.Thread(target=self._write_later, name="attendant-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         is_request = getattr(record, "fields", None) is not None
-        if is_request and len(self._lines) >= MOST_LINES:  # whoever reads the log has stopped reading
+        if is_request and len(self._lines) >= MOST_LINES:  # whatever reads the log has stalled
             with self._taking:
                 self._lost += 1
             return
@@ -73,13 +73,13 @@ class LineHandler(logging.StreamHandler[TextIO]):
             self._some.set()
 
     def flush(self) -> None:
-        """Write what is there; also called when the process ends. Requests' lines are taken meanwhile."""
+        """Write the buffered lines; also called at exit. Request lines can be added meanwhile."""
         with self._writing:
             with self._taking:
                 lines, self._lines, lost, self._lost = self._lines, [], self._lost, 0
             if lost:
                 lines.append(f"{lost} lines of requests were lost: the log was not read.{self.terminator}")
-            with suppress(OSError, ValueError):  # nobody reads the log any more
+            with suppress(OSError, ValueError):  # the stream is closed
                 self.stream.write("".join(lines))
                 self.stream.flush()
 
@@ -100,7 +100,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """name=value, in quotes where a value is not plain, so that a line stays a line."""
+    """name=value pairs; a value is quoted where needed, so that it cannot break the line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})

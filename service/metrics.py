@@ -1,7 +1,7 @@
 """Every metric of the service, with its name, its labels and its meaning. docs/metrics.md is the same as a table.
 
-`Metrics` counts requests and has what belongs to the process; `ModelMetrics`, one for each model, observes its engines,
-with every labelled series looked up once. Levels (running, waiting, ready) are read when they are scraped.
+`Metrics` defines all metrics and counts requests; `ModelMetrics`, one for each model, observes its engines, with every
+labelled series looked up once. Levels (running, waiting, ready) are read at every scrape.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from prometheus_client import (
 from service.engine.interface import EngineDescription, EngineInterface
 from service.engine.observer import EngineObserver
 
-# Paths that requests are counted under: those for one model, with its name, and the rest.
-# "other" is the page, the documents, the probes and whatever does not exist.
+# Values of the label `endpoint`; for MODEL_ENDPOINTS the label `model` is the model's name.
+# "other" is every other path: the web page, the API's documentation, the probes, paths that do not exist.
 MODEL_ENDPOINTS = (
     "/v1/generate",
     "/v1/next-token",
@@ -49,7 +49,7 @@ OUTCOMES = (
     "internal_error",
     "cancelled",
 )
-NO_MODEL = ""  # the label of requests for none, or for none that is known
+NO_MODEL = ""  # the label of requests that need no model, or name an unknown one
 WASTE_REASONS = ("cancelled", "pruned")
 RELOAD_OUTCOMES = ("ok", "refused")
 CACHE_HITS = ("finished", "in_flight")
@@ -152,7 +152,7 @@ class Metrics:
                 self._requests[model, path, outcome] = self._requests_total.labels(model, path, outcome)
 
     def model(self, name: str) -> ModelMetrics:
-        """Those of a model; it joins the closed set of names."""
+        """The metrics of a model; the first call for a name creates its series."""
         if name not in self._models:
             self._models[name] = ModelMetrics(self, name)
             self._add_requests(name, MODEL_ENDPOINTS)
@@ -171,13 +171,13 @@ class Metrics:
         self._build.info(versions)
 
     def process(self, memory_limit: int, ready: Callable[[], bool]) -> None:
-        """What the process may hold, and whom to ask at every scrape whether it is ready."""
+        """Set the memory limit; `ready` is called at every scrape."""
         self._memory_limit.set(memory_limit)
         self._ready.set_function(ready)
 
 
 class ModelMetrics(EngineObserver):
-    """What is counted of one model."""
+    """The metrics of one model."""
 
     def __init__(self, metrics: Metrics, name: str) -> None:
         self._name, self._metrics = name, metrics
@@ -207,7 +207,7 @@ class ModelMetrics(EngineObserver):
         self._reloads[outcome].inc()
 
     def read_levels_from(self, engines: Callable[[], Sequence[EngineInterface]], state: Callable[[], str]) -> None:
-        """Whom to ask at every scrape: the model's engines that still decode, and the state it is in."""
+        """Functions to call at every scrape: the model's engines that still decode, and its state."""
         metrics, name = self._metrics, self._name
         metrics.running.labels(name).set_function(lambda: sum(engine.count_running() for engine in engines()))
         metrics.waiting.labels(name).set_function(lambda: sum(engine.count_waiting() for engine in engines()))
@@ -219,7 +219,7 @@ class ModelMetrics(EngineObserver):
             metrics.state.labels(name, known).set_function(partial(_is, state, known))
 
     def serving(self, description: EngineDescription) -> None:
-        """The bundle that answers from now on, and its limits."""
+        """Set the gauges of the bundle that serves from now on, and of its limits."""
         self.unloaded()
         metrics, name = self._metrics, self._name
         values = (
@@ -237,13 +237,13 @@ class ModelMetrics(EngineObserver):
             gauge.labels(name).set(value)
 
     def unloaded(self) -> None:
-        """There is nothing to tell of a bundle that is not loaded."""
+        """Remove the gauges of the bundle that was loaded."""
         for gauge, labels in self._described:
             gauge.remove(*labels)
         self._described = []
 
     def removed(self) -> None:
-        """The model is no longer known: its levels end, and what was counted of it stays."""
+        """The model no longer exists: remove its gauges; its counters stay."""
         self.unloaded()
         metrics, name = self._metrics, self._name
         for gauge, labels in (
@@ -261,7 +261,7 @@ class ModelMetrics(EngineObserver):
         self._rejections.inc()
 
     def encoded(self, queue_seconds: list[float], source_tokens: int, seconds: float) -> None:
-        if source_tokens:  # else all had been encoded while they waited
+        if source_tokens:  # else every source was encoded while it waited in the queue
             self._encode_seconds.observe(seconds)
         self._source_tokens.inc(source_tokens)
         for waited in queue_seconds:

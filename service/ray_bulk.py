@@ -1,9 +1,9 @@
-"""Texts of any number on a Ray cluster: Ray Data with an engine in each actor. Needs attendant-transformer[ray].
+"""Batch inference on a Ray cluster: Ray Data with an engine in each actor. Needs attendant-transformer[ray].
 
     python -m service.ray_bulk --input IN.parquet --output OUT --actors 8 --threads 2 --options '{"beam_size": 4}'
 
-Paths are whatever Ray Data reads: files, directories, s3://. A row comes out with all that it had, and `hypotheses` or
-`error`, as from `attendant generate --input IN.parquet`. Nothing imports this module.
+Paths are whatever Ray Data reads: files, directories, s3://. A row keeps its columns and gets `hypotheses` or
+`error`, as from `attendant generate --input IN.parquet`. No other module imports this one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from service.requests.served import ServedModel
 from service.requests.validation import validate
 from service.settings import Settings, SettingsError
 
-BATCH_ROWS = 2048  # given to an engine at once: many, so that its own batches are full most of the time
+BATCH_ROWS = 2048  # given to an engine at once: many, so that its decoding batches stay full
 READERS = {".jsonl": "read_json", ".ndjson": "read_json"}  # else read_parquet
 
 
@@ -66,7 +66,7 @@ def generate(
     request = validate(GenerateRequest, {**options, "inputs": "-"})
     if request.temperature is not None:
         raise InvalidFieldError("temperature: samples are drawn by a row's number, and rows of Ray Data have none.")
-    schema = dataset.schema()  # None: there is not a single row
+    schema = dataset.schema()  # None if the dataset has no rows
     names = [] if schema is None else schema.names
     if field not in names:
         raise InvalidFieldError(f"there is no column {field!r}; there are {', '.join(names) or 'none'}.")

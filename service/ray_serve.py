@@ -1,10 +1,10 @@
-"""The application as replicas on a Ray cluster. Needs attendant-transformer[ray]; nothing imports this module.
+"""The HTTP application as Ray Serve replicas. Needs attendant-transformer[ray]; no other module imports this one.
 
     serve run service.ray_serve:build threads=2 replicas=2 max_replicas=8 bundle=/models/base
 
 Arguments are the settings of `attendant serve` and the numbers of `Scale`. Each replica also listens on a port of its
-own for what concerns it alone: /metrics, /readyz, /v1/reload. `python -m service.ray_serve` lists those, as
-Prometheus reads them from a file.
+own for what concerns it alone: /metrics, /readyz, /v1/reload. `python -m service.ray_serve` prints these addresses
+as Prometheus reads them with file_sd.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from service.http.server import bind
 from service.requests.content import error_content
 from service.settings import Settings, SettingsError, read_settings, variable
 
-OF_ONE_REPLICA = ("/metrics", "/v1/reload")  # not through Ray's proxy, which asks any of them
-PORTS = 100  # tried from --port on: replicas of one machine each take one
+OF_ONE_REPLICA = ("/metrics", "/v1/reload")  # refused through Ray's proxy, which would pass them to any replica
+PORTS = 100  # tried from --port on, since each replica on a machine needs its own
 RUNNING_PER_CPU = 8  # requests, as in deploy/kubernetes/components/keda
-ROOM_TO_REFUSE = 16  # requests beyond a full queue that still reach a replica, whose 429 tells when to come back
+ROOM_TO_REFUSE = 16  # requests beyond a full queue that still reach a replica, for its own 429 with Retry-After
 WILDCARDS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    replicas: int = 1  # at least
-    max_replicas: int = 0  # more than `replicas`: so many when there is much to do
-    target_requests: int = 0  # running in a replica, above which others are added; 0: by its threads
+    replicas: int = 1  # the fewest
+    max_replicas: int = 0  # if above `replicas`: autoscale up to this number
+    target_requests: int = 0  # ongoing in each replica, the target of autoscaling; 0: RUNNING_PER_CPU for each thread
 
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
-    """The Ray Serve application; SettingsError tells everything that is wrong with the arguments."""
+    """The Ray Serve application; SettingsError says what is wrong with the arguments."""
     given = {name: str(value) for name, value in arguments.items()}
     scale, others = _read_scale(given)
     known = {field.name for field in fields(Settings)}
@@ -61,7 +61,7 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
 
 
 def replica_settings(given: Mapping[str, str]) -> Settings:
-    """Where they are not given: one thread, any free port, and a queue as short as the largest request allows."""
+    """Settings with a replica's defaults: 1 thread, any free port, a queue for a full batch or the largest request."""
     named = dict(given)
     _default(named, "threads", 1)
     _default(named, "port", 0)
@@ -98,7 +98,7 @@ def _whole(text: str) -> bool:
 
 
 def deployment(settings: Settings, scale: Scale) -> Any:
-    """What Ray is told of a replica: its engine's queue is full, and answers 429, before Ray's own is."""
+    """The Ray Serve deployment, limited so that the engine's queue is full and answers 429 before Ray's own is."""
 
     def make_app() -> ASGIApp:
         return ProxySide(replica_app(settings))
@@ -115,7 +115,7 @@ def deployment(settings: Settings, scale: Scale) -> Any:
         serve.ingress(make_app)(Replica),
         name="attendant",
         max_ongoing_requests=rows(settings) + queue + ROOM_TO_REFUSE,
-        max_queued_requests=queue,  # for each proxy, once every replica has as many as it takes
+        max_queued_requests=queue,  # for each proxy, once every replica has max_ongoing_requests
         backpressure_config=BackpressureConfig(status_code=429, retry_after_s=1),
         graceful_shutdown_timeout_s=settings.grace_seconds,
         ray_actor_options={"num_cpus": settings.threads},
@@ -124,7 +124,7 @@ def deployment(settings: Settings, scale: Scale) -> Any:
 
 
 class Replica:
-    """What Ray calls beside HTTP. `serve.ingress` adds `app`, and passes requests on to it."""
+    """Methods that Ray calls. `serve.ingress` adds `app`, and passes HTTP requests on to it."""
 
     app: ProxySide
 
@@ -133,12 +133,12 @@ class Replica:
         self.app.application.state.parts.models.check_ready()
 
     def address(self) -> str:
-        """host:port of this replica alone."""
+        """host:port where this replica alone listens."""
         return str(self.app.application.state.address)
 
 
 class ProxySide:
-    """The application as Ray's proxy sees it."""
+    """The application behind Ray's proxy: without the paths that concern one replica."""
 
     def __init__(self, application: FastAPI) -> None:
         self.application = application
@@ -153,7 +153,7 @@ class ProxySide:
 
 
 def replica_app(settings: Settings) -> FastAPI:
-    """The application of one replica: started once its model is loaded, certified and warm, with a port of its own."""
+    """One replica's application: its startup ends once the model is ready and the replica's own port is open."""
     failures: list[Exception] = []
     app = create_app(settings, on_failure=failures.append)
     inner = app.router.lifespan_context

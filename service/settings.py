@@ -15,7 +15,7 @@ PREFIX = "ATTENDANT_"
 NOT_SETTINGS = {"ATTENDANT_TRACEBACK"}  # read by the command itself
 SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 ONLY_WITH_MODELS = ("default_model", "load", "max_loaded")
-KEY = re.compile(r"[!-+\--~]+")  # what a header can carry, without space and comma
+KEY = re.compile(r"[!-+\--~]+")  # visible ASCII without the comma, which separates keys
 
 
 class SettingsError(Exception):
@@ -36,7 +36,7 @@ def setting(
     choices: tuple[str, ...] = (),
     secret: bool = False,
 ) -> Any:
-    """A field with what help, documentation and checks need."""
+    """A dataclass field with the metadata that help, documentation and checks need."""
     metadata = {"about": about, "unit": unit, "low": low, "high": high, "choices": choices}
     return field(default=default, repr=not secret, metadata=metadata)
 
@@ -69,7 +69,7 @@ class Settings:
     )
     threads: int = setting(
         0,
-        "of computation; 0: the container's processors, or one a lane if a small model gains little from more",
+        "threads that compute; 0: the container's processors, or one a lane if a small model gains little from more",
         low=0,
         high=1024,
     )
@@ -78,51 +78,61 @@ class Settings:
     )
     max_rows: int = setting(
         0,
-        "hypotheses computed in one step of a lane; 0: as many as the memory limit allows, up to 64",
+        "most hypotheses computed in one step of a lane; 0: as many as the memory limit allows, up to 64",
         low=0,
         high=65536,
     )
-    max_queue_requests: int = setting(1024, "texts waiting; over it requests get 429", low=1, high=10**6)
+    max_queue_requests: int = setting(1024, "most texts that wait; over it requests get 429", low=1, high=10**6)
     max_queue_tokens: int = setting(
         200_000,
-        "what may wait together, source and possible target tokens; over it 429",
+        "token budget of all that waits, source and possible target tokens; over it 429",
         unit="tokens",
         low=1,
         high=10**9,
     )
     cache_megabytes: int = setting(
-        0, "of answers kept by each model, for requests that come again; 0: none", unit="MB", low=0, high=10**6
+        0,
+        "memory for answers that each model keeps, for requests that come again; 0: none",
+        unit="MB",
+        low=0,
+        high=10**6,
     )
     share_in_flight: bool = setting(True, "identical texts asked for at the same time are computed once")
     max_body_bytes: int = setting(
-        2**20, "of a request, also after decompression; over it 413", unit="bytes", low=1024, high=2**30
+        2**20,
+        "largest body of a request, before and after decompression; over it 413",
+        unit="bytes",
+        low=1024,
+        high=2**30,
     )
-    max_inputs: int = setting(256, "texts in one request", low=1, high=10**6)
-    max_beam_size: int = setting(32, "of beam_size and num_hypotheses", low=1, high=4096)
+    max_inputs: int = setting(256, "most texts in one request", low=1, high=10**6)
+    max_beam_size: int = setting(32, "largest beam_size and num_hypotheses of a request", low=1, high=4096)
     explain: bool = setting(True, "answer POST /v1/explain")
     max_explain_values: int = setting(
-        5_000_000, "attention weights in an answer of /v1/explain; over it 422", low=1, high=10**9
+        5_000_000, "most attention weights in an answer of /v1/explain; over it 422", low=1, high=10**9
     )
     timeout_ms: int = setting(
         60_000, "the deadline of a request that names none; 0: none", unit="ms", low=0, high=86_400_000
     )
     grace_seconds: float = setting(
-        60.0, "for accepted requests to finish, at a stop and after a reload", unit="s", low=0, high=86_400
+        60.0, "time for accepted requests to finish, at a stop and after a reload", unit="s", low=0, high=86_400
     )
-    keep_alive_seconds: int = setting(75, "before an idle connection is closed", unit="s", low=1, high=86_400)
-    max_connections: int = setting(900, "open at once; over it a connection is answered 503", low=1, high=10**6)
+    keep_alive_seconds: int = setting(75, "time before an idle connection is closed", unit="s", low=1, high=86_400)
+    max_connections: int = setting(900, "most connections open at once; over it one is answered 503", low=1, high=10**6)
     header_seconds: float = setting(
-        10.0, "for a connection to send its headers; over it 408", unit="s", low=0.1, high=86_400
+        10.0, "time for a connection to send its headers; over it 408", unit="s", low=0.1, high=86_400
     )
-    body_seconds: float = setting(30.0, "for a request to send its body; over it 408", unit="s", low=0.1, high=86_400)
+    body_seconds: float = setting(
+        30.0, "time for a request to send its body; over it 408", unit="s", low=0.1, high=86_400
+    )
     send_seconds: float = setting(
         30.0,
-        "for which a client may leave an answer unread; over it the connection ends",
+        "time for which a client may leave an answer unread; over it the connection ends",
         unit="s",
         low=0.1,
         high=86_400,
     )
-    log_format: str = setting("text", "of the log on standard error", choices=("text", "json"))
+    log_format: str = setting("text", "format of the log on standard error", choices=("text", "json"))
     log_level: str = setting(
         "info", "the least that is logged; requests are info", choices=("debug", "info", "warning", "error")
     )
@@ -146,7 +156,7 @@ def flag(name: str) -> str:
 
 
 def read_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
-    """Settings by flags (name: text), else by the environment, else by default; all problems at once."""
+    """Settings from flags (name: text), else the environment, else defaults; SettingsError lists all problems."""
     known = {f.name: f for f in fields(Settings)}
     values: dict[str, Any] = {}
     problems = [_unknown(name) for name in sorted(environment) if _is_unknown(name)]
@@ -221,7 +231,7 @@ def _problem(setting_field: Field[Any], value: Any, shown: str) -> str | None:
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
-    """What settings say against each other; those that are not given may be missing."""
+    """Settings that contradict each other, as sentences; `values` may lack those that were not given."""
     if values.get("models") is not None:
         both = values.get("bundle") is not None
         return ["--bundle and --models are both given; put the bundle among the models, or leave one out."] * both

@@ -11,12 +11,12 @@ from tokenizers import Tokenizer as Backend
 
 from service.token_text import token_text
 
-LONG_TEXT = 2000  # characters, from which on encoding lets other Python threads run meanwhile
+LONG_TEXT = 2000  # characters; longer texts are encoded with the GIL released
 
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a byte-level tokenizer writes for half a character
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a byte-level tokenizer decodes part of a character to
 
-Span = tuple[int, int]  # first character, and the one after the last; characters are code points
+Span = tuple[int, int]  # start and stop (exclusive), in code points
 
 
 def trimmed(text: str, start: int, stop: int) -> Span:
@@ -34,16 +34,16 @@ class Tokenizer:
         self._silent = {special_ids[name] for name in ("pad", "bos", "eos")}
         self.size: int = self._backend.get_vocab_size()
         self._byte_level = isinstance(self._backend.decoder, decoders.ByteLevel)
-        self.added = len(self._backend.encode("").ids)  # tokens that the file adds to every text: a language, say
+        self.added = len(self._backend.encode("").ids)  # tokens that the file adds to every text, such as a language
 
     def encode(self, text: str, bare: bool = False) -> tuple[int, ...]:
-        """The ids of a text, without start or end token; `bare`: also without the tokens that the file adds to all."""
+        """The ids of a text, without start or end token; `bare`: also without those that the tokenizer file adds."""
         return tuple(self._encode(text, bare).ids)
 
     def spans(self, text: str, bare: bool = False) -> list[Span | None]:
-        """Where each token of `encode` is in the text; None for one that the file adds.
+        """Where each token of `encode` is in the text; None for one that the tokenizer file adds.
 
-        Tokens that share a character, as bytes of one do, have its span each.
+        Tokens of one character, such as its bytes, all have the span of that character.
         """
         encoding = self._encode(text, bare)
         starts = {start for start, _ in encoding.offsets}
@@ -53,7 +53,7 @@ class Tokenizer:
         ]
 
     def decode_spans(self, ids: Sequence[int]) -> tuple[str, list[Span]]:
-        """The text of ids, and where each is in it: what it adds to the text of those before."""
+        """The decoded text, and the span of each id: what it adds to the text of the ids before it."""
         text = self.decode(ids)
         spans, before = [], 0
         for count in range(1, len(ids) + 1):
@@ -66,14 +66,14 @@ class Tokenizer:
         return text, spans
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; start, end and padding say nothing."""
+        """The text of ids; start, end and padding tokens are left out."""
         return str(self._backend.decode([i for i in ids if i not in self._silent], skip_special_tokens=False))
 
     def token(self, index: int) -> str:
         return str(self._backend.id_to_token(index))
 
     def text(self, index: int) -> str:
-        """What a token stands for, readable."""
+        """A token as readable text."""
         return token_text(self.token(index), self._byte_level)
 
     def index(self, token: str) -> int | None:
@@ -91,20 +91,20 @@ class Tokenizer:
         ]
 
     def _encode(self, text: str, bare: bool = False) -> Encoding:
-        """`encode` holds the GIL to its end, `encode_batch` releases it, which costs more than a short text takes."""
+        """`encode` holds the GIL; `encode_batch` releases it, which costs more than encoding a short text."""
         if len(text) <= LONG_TEXT:
             return self._backend.encode(text, add_special_tokens=not bare)
         return self._backend.encode_batch([text], add_special_tokens=not bare)[0]
 
 
 def _agreed(partial: str, text: str, start: int) -> int:
-    """How many characters both begin with, `start` of which are known to be the same."""
+    """Length of the common prefix; the first `start` characters are known to be equal."""
     shortest = min(len(partial), len(text))
     return next((place for place in range(start, shortest) if partial[place] != text[place]), max(start, shortest))
 
 
 def _with_marks(text: str, stop: int, starts: set[int]) -> int:
-    """A token's end after the combining marks that a normalizer joined to its last character."""
+    """A token's end, moved past the combining marks that a normalizer composed with its last character."""
     while 0 < stop < len(text) and stop not in starts and unicodedata.combining(text[stop]):
         stop += 1
     return stop

@@ -68,6 +68,11 @@ def test_lanes_have_a_thread_each_and_share_the_others(bundle: Bundle, threads: 
     assert lanes * found.narrow.lane_threads <= threads
 
 
+def test_max_rows_is_for_each_lane_and_takes_none_away(bundle: Bundle) -> None:
+    found = resources.allocate(bundle, resources.EngineSettings(threads=4, lanes=4, max_rows=2))
+    assert (found.lanes, found.max_rows) == (4, 2)
+
+
 def test_an_engine_with_little_memory_has_one_lane_and_says_so(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -253,6 +253,34 @@ def test_a_submission_that_is_refused_leaves_nothing_behind(fake: FakeEngine, ke
     assert refused.events == []
 
 
+def test_a_refused_submission_gives_no_outcome_though_what_it_joined_was_refused_first(
+    fake: FakeEngine, keeping: SharedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_is_asking, second_is_asking = threading.Event(), threading.Event()
+
+    def refuse(tasks: Sequence[Task], *_: Any) -> None:
+        if not first_is_asking.is_set():
+            first_is_asking.set()
+            assert second_is_asking.wait(10)
+        elif tasks[0] == generate((7,)):
+            second_is_asking.set()
+            first.join(10)
+        raise QueueFullError("full.", 1)
+
+    def submit_first() -> None:
+        with pytest.raises(QueueFullError):
+            keeping.submit([generate()], Callback(1))
+
+    monkeypatch.setattr(fake, "submit", refuse)
+    first = threading.Thread(target=submit_first)
+    first.start()
+    assert first_is_asking.wait(10)
+    refused = Callback(2)
+    with pytest.raises(QueueFullError):
+        keeping.submit([generate(), generate((7,))], refused)
+    assert refused.events == []
+
+
 def test_a_submission_that_is_refused_counts_neither_hits_nor_misses(
     fake: FakeEngine, keeping: SharedEngine, observer: Recorder
 ) -> None:

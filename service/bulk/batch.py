@@ -24,7 +24,7 @@ FIELDS = {"custom_id", "method", "url", "body"}
 
 
 class BatchFormat:
-    """`created` is the time that responses tell, Unix time; `seed` is of samples without one of their own."""
+    """`created` is the Unix time in every response; `seed` is for requests that have none."""
 
     suffix = "jsonl"
 

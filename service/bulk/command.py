@@ -1,7 +1,7 @@
-"""`attendant generate --input FILE... --output DIR`: files in, shards out, resumable at a finished shard.
+"""`attendant generate --input FILE... --output DIR`: files in, shards out, resumable after each finished shard.
 
-Exit codes: 0 every record was answered; 3 the run is complete, and some records were set aside; 2 bad usage; 1 it did
-not finish.
+Exit codes: 0 every record was answered; 3 the run is complete, but some records failed and were set aside; 2 bad usage;
+1 it did not finish.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from service.requests.served import ServedModel
 
 SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 FORMATS = ("text", "tsv", "jsonl", "openai", "parquet")
-SAMPLED_BYTES = 2**20  # of an input's beginning and end, to know it again
+SAMPLED_BYTES = 2**20  # hashed at an input's beginning and end, to recognise it when resuming
 
 
 class BulkUsageError(Exception):
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(options: argparse.Namespace, given: Sequence[str]) -> str | None:
-    """The format of a bulk run, None where it is none; `given` are the options of the search that were named."""
+    """The format of a bulk run, or None if this is no bulk run; `given` are the search flags on the command line."""
     if (options.input is None) != (options.output is None):
         raise BulkUsageError("--input and --output belong together; give both.")
     if options.input is None:
@@ -90,11 +90,11 @@ def check_arguments(options: argparse.Namespace, given: Sequence[str]) -> str | 
 
 
 def run(served: ServedModel, request: GenerateRequest, options: argparse.Namespace, name: str, bundle: str) -> None:
-    """Answer all records of all inputs; `bundle` is the digest of what answers them."""
+    """Answer all records of all inputs; `bundle` is the digest of the bundle's manifest."""
     first = make_format(name, served, request, options, 0)
     output = Output(options.output, first.suffix)
     try:
-        sources = [first.source(path) for path in options.input]  # what cannot be read is said before a run is begun
+        sources = [first.source(path) for path in options.input]  # reports unreadable inputs before the run begins
         begun = output.begun()
         manifest = describe(served, request, options, name, bundle)
         seed, created = (begun or {}).get("seed"), (begun or {}).get("created")
@@ -130,7 +130,7 @@ def describe(
     served: ServedModel, request: GenerateRequest, options: argparse.Namespace, name: str, bundle: str
 ) -> dict[str, Any]:
     """All that the output's bytes depend on."""
-    asked = request.model_dump(exclude={"inputs", "seed"}, exclude_unset=True)  # a model has its own defaults
+    asked = request.model_dump(exclude={"inputs", "seed"}, exclude_unset=True)  # the rest is by the model's defaults
     return {
         "model": served.name,
         "bundle": bundle,
@@ -177,7 +177,7 @@ def answer_all(
 
 
 def add(form: Format, writer: ShardWriter, item: Item[Entry], name: str) -> None:
-    """Write what became of a record; if it came to nothing, set it aside too."""
+    """Write a record's answer; if it failed, write its error instead and set it aside too."""
     entry = item.record
     try:
         if item.error is not None:
@@ -191,7 +191,7 @@ def add(form: Format, writer: ShardWriter, item: Item[Entry], name: str) -> None
 
 
 def entries(sources: Sequence[Source], start: Place) -> Iterator[tuple[Entry, int]]:
-    """Every record from a place on, with the bytes that it holds at most."""
+    """Every record from `start` on, with its size in the unit of its source: bytes or rows."""
     place = start.place
     for file in range(start.file, len(sources)):
         position, line = (start.position, start.line) if file == start.file else (0, 0)
@@ -216,7 +216,7 @@ def _now() -> int:
 
 
 def _ends(path: Path) -> str:
-    """A digest of a file's beginning and end: reading a large one whole would take its time."""
+    """A digest of a file's beginning and end: reading all of a large one would take long."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         digest.update(stream.read(SAMPLED_BYTES))

@@ -1,8 +1,8 @@
-"""Formats of bulk input and output. A format reads records, plans each, and writes what became of it.
+"""Formats of bulk input and output. A format reads records, plans each, and writes its answer or its error.
 
-text     a line is a text; hypotheses tab-separated, or a JSON object as in POST /v1/generate
-tsv      the same, of the first column
-jsonl    a line is an object, with the text in one field; the same object with `hypotheses` or `error`
+text     in: a text per line; out: hypotheses, tab-separated, or with --json an object as in POST /v1/generate
+tsv      the same, with the text in the first column
+jsonl    in: an object per line, with the text in one field; out: the same object with `hypotheses` or `error`
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Format(Protocol):
         """The tasks of the record at this place (from 0, over all files); ServiceError says why there are none."""
 
     def refuse(self, raw: Any, place: int, error: Exception) -> Any:
-        """What is written of a record that cannot be answered."""
+        """What is written for a record that cannot be answered."""
 
     def shown(self, raw: Any) -> Any:
         """The record, for the file of those that were set aside."""
@@ -129,7 +129,7 @@ class TsvFormat(TextFormat):
 
 
 class JsonFormat(TextFormat):
-    """Other fields of an object are passed on, but for results of a run before."""
+    """Other fields of an object are passed on, except `hypotheses` and `error` of an earlier run."""
 
     def __init__(self, served: ServedModel, request: GenerateRequest, field: str) -> None:
         super().__init__(served, request, as_json=True)

@@ -38,7 +38,7 @@ class Row:
     index: int
 
 
-Answered = tuple[Row, Any, str | None]  # with its hypotheses, or why there are none
+Answered = tuple[Row, Any, str | None]  # the row, its hypotheses or None, its error or None
 
 
 def answered_table(records: Sequence[Answered]) -> Any:
@@ -53,7 +53,7 @@ class ParquetSource:
     def __init__(self, path: Path, field: str) -> None:
         try:
             self._file = pyarrow.parquet.ParquetFile(path)
-        except (pyarrow.ArrowInvalid, OSError) as error:  # the second where the footer is damaged
+        except (pyarrow.ArrowInvalid, OSError) as error:  # OSError if the footer is damaged
             raise ParquetUsageError(f"{path} is no Parquet file: {error}; --format names another format.") from None
         schema = self._file.schema_arrow
         self.total: int = self._file.metadata.num_rows
@@ -71,7 +71,7 @@ class ParquetSource:
             skipped = max(0, skipped - batch.num_rows)
 
     def _from(self, position: int) -> tuple[list[int], int]:
-        """The row groups from the one with this row on, and the rows of it that come before."""
+        """The row groups from the one with this row on, and how many rows of that one to skip."""
         count = self._file.metadata.num_row_groups
         for group in range(count):
             rows = self._file.metadata.row_group(group).num_rows
@@ -82,7 +82,7 @@ class ParquetSource:
 
 
 def _is_text(kind: Any) -> bool:
-    """Whether a column's type is one of Arrow's for texts, as such or by the numbers of a dictionary."""
+    """Whether a column's type is one of Arrow's string types, plain or dictionary-encoded."""
     types = pyarrow.types
     if types.is_dictionary(kind):
         return _is_text(kind.value_type)

@@ -1,8 +1,8 @@
 """Records through the engine, in order and in constant memory.
 
 A reader thread plans and submits records and puts them in a window of bounded size; whoever iterates takes them from it
-in their order, each with its outcomes. So an answer is there as soon as it and those before it are, even while the
-next record has not come yet.
+in their order, each with its outcomes. So an answer is out as soon as it and those before it are done, even while the
+reader waits for the next record.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Record = TypeVar("Record")
 
 @dataclass(eq=False)
 class Item(Generic[Record]):
-    """A record on its way."""
+    """A record and, once it is done, its outcomes or its error."""
 
     record: Record
     size: int  # bytes that it holds
-    work: Any = None  # what planning it gave
+    work: Any = None  # the second value of its Plan
     error: ServiceError | None = None  # why it was not even submitted
     outcomes: list[Outcome] = field(default_factory=list)  # of its tasks, in their order
     done: threading.Event = field(default_factory=threading.Event)
@@ -52,7 +52,7 @@ class Item(Generic[Record]):
 
 
 class Window(Generic[Record]):
-    """A queue that is bounded in items and in bytes; one item always fits. `close` lets whoever waits go."""
+    """A queue that is bounded in items and in bytes; one item always fits. `close` releases a waiting `put`."""
 
     def __init__(self, items: int, size: int) -> None:
         self._items, self._size = items, size
@@ -89,7 +89,7 @@ class Window(Generic[Record]):
             self._changed.notify_all()
 
 
-Plan = Callable[[Record], tuple[Sequence[Generate], Any]]  # tasks, and what is kept of the planning; or ServiceError
+Plan = Callable[[Record], tuple[Sequence[Generate], Any]]  # tasks, and what to keep as Item.work; or ServiceError
 
 
 def answered(
@@ -99,10 +99,13 @@ def answered(
     ahead: int,
     before_waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[Item[Record]]:
-    """Every record (given with its size in bytes) in order, with its outcomes or its error; `ahead` are read ahead."""
+    """Every record (given with its size in bytes) in order, with its outcomes or its error; `ahead` are read ahead.
+
+    `before_waiting` is called each time before it may block, to flush output, say.
+    """
     window: Window[Record] = Window(ahead, BYTES_AHEAD)
     reader = threading.Thread(target=_read, args=(engine, records, plan, window), name="reader", daemon=True)
-    reader.start()  # a daemon: waiting for a line that does not come, it must not keep the process
+    reader.start()  # a daemon, so that the process can end while it waits for a line
     try:
         while True:
             if window.empty():
@@ -126,7 +129,7 @@ def _read(
     plan: Plan[Record],
     window: Window[Record],
 ) -> None:
-    """Submit every record and put it in the window; a reading that fails is put there too."""
+    """Submit every record and put it in the window; an exception is put there too."""
     try:
         for record, size in records:
             item = Item(record, size)
@@ -140,7 +143,7 @@ def _read(
             if window.closed.is_set():
                 return
         window.put(None)
-    except BaseException as error:  # whoever iterates raises it
+    except BaseException as error:  # raised by `answered`
         window.put(error)
 
 

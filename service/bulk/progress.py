@@ -13,7 +13,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Counts lines; where `total` is known, in whatever unit `add` is given, it also tells the time left."""
+    """Counts lines; if `total` is known, in the unit of `add`'s sizes, it also shows the time left."""
 
     def __init__(
         self,

@@ -1,11 +1,12 @@
-"""The output directory of a bulk run: shards, what was set aside, and what a run that was stopped needs to go on.
+"""The output directory of a bulk run: shards, records that were set aside, and what is needed to resume a stopped run.
 
-manifest.json              what the run was begun with; a run that goes on must be the same
-progress.jsonl             a line for each finished shard; the next one begins where it says
-part-00000.SUFFIX          the answers, a record for each of the input, in order
+manifest.json              what the run was begun with; a resumed run must match it
+progress.jsonl             a line for each finished shard, with the position of the input where the next one begins
+part-00000.SUFFIX          the answers, one for each record of the input, in order
 part-00000.errors.jsonl    the records of the same shard that could not be answered, where there are any
 
-A shard is written beside and renamed; then its line is added. What is not in progress.jsonl was never written.
+A shard is written to a temporary file and renamed; then its line is added. A resumed run writes every shard again that
+progress.jsonl does not list.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from service.bulk.formats import Format
 
 try:
     import fcntl
-except ImportError:  # where there is none, two processes in one directory are not told apart
+except ImportError:  # not on this platform: two processes in one directory go undetected
     fcntl = None  # type: ignore[assignment]
 
 FORMAT_VERSION = 1
 MANIFEST, PROGRESS = "manifest.json", "progress.jsonl"
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system without locks answers
-DRAWN = ("seed", "created")  # when a run begins, where they are not given
+DRAWN = ("seed", "created")  # chosen when a run begins, unless they are given
 
 Json = dict[str, Any]
 
@@ -63,7 +64,7 @@ class Place:
 
 
 class Output:
-    """An output directory that this process holds alone."""
+    """An output directory, locked by this process."""
 
     def __init__(self, directory: Path, suffix: str) -> None:
         self.directory, self._suffix = directory, suffix
@@ -107,7 +108,7 @@ class Output:
         (self.directory / (MANIFEST + ".new")).rename(self.directory / MANIFEST)
 
     def go_on(self, begun: Json, manifest: Json) -> None:
-        """Take up a run that was begun with the same manifest; its finished shards must be there as written."""
+        """Resume a run that was begun with the same manifest; its finished shards must be there as written."""
         manifest = {"format_version": FORMAT_VERSION, **manifest}
         names = [*manifest, *(name for name in begun if name not in (*manifest, *DRAWN))]
         for name in names:
@@ -160,7 +161,7 @@ class Output:
 
 
 class ShardWriter:
-    """One shard; nothing of it has its name before `finish`."""
+    """Writes one shard under temporary names; `finish` gives its files their own."""
 
     def __init__(self, output: Output, form: Format, shard: int, file: int) -> None:
         self._output, self.file, self._shard = output, file, shard
@@ -203,7 +204,7 @@ def _unfinished(path: Path) -> Path:
 
 
 def _rename(path: Path) -> int:
-    """Give a file its name once it is on the disk; its size in bytes."""
+    """Sync a temporary file to the disk and give it its name; returns its size in bytes."""
     with _unfinished(path).open("rb+") as stream:
         _sync(stream)
     _unfinished(path).rename(path)

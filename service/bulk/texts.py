@@ -1,4 +1,4 @@
-"""Lines as texts, texts as tasks, and what is said of a text that cannot be answered."""
+"""From lines to texts, from texts to tasks, and the messages for texts that cannot be answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.requests.schemas import GenerateRequest
 from service.requests.served import ServedModel
 from service.settings import Settings
 
-LIMITS = Settings(max_beam_size=4096, max_inputs=10**6)  # nobody else is served, so only memory limits a beam
+LIMITS = Settings(max_beam_size=4096, max_inputs=10**6)  # no other clients to protect: only memory limits
 LONGEST_LINE = 2**20  # bytes
 LINES_AHEAD = 1024  # read, and not written yet
 
@@ -48,7 +48,7 @@ def not_utf8(error: UnicodeDecodeError) -> InvalidFieldError:
 
 
 def plan_text(request: GenerateRequest, served: ServedModel, text: str, place: int) -> Generate:
-    """The task of one text; its seed is the one that it would have in a request with all of them."""
+    """The task of one text; its seed is the one that it would have in one request with all texts."""
     seed = None if request.seed is None else input_seed(request.seed, place)
     one = request.model_copy(update={"inputs": [text], "seed": seed})
     return plan_generate(one, served, LIMITS)[0]
@@ -63,7 +63,7 @@ def texts_ahead(request: GenerateRequest, served: ServedModel) -> int:
 
 
 def text_line(served: ServedModel, answer: Generated) -> bytes:
-    """The hypotheses, tab-separated; a text's own line breaks and tabs become spaces, so that lines stay in step."""
+    """The hypotheses, tab-separated; a text's own line breaks and tabs become spaces, so that lines match the input."""
     texts = [served.engine.target_tokenizer.decode(hypothesis.ids) for hypothesis in answer.hypotheses]
     return ("\t".join(re.sub(r"[\r\n\t]", " ", text) for text in texts) + "\n").encode()
 

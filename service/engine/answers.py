@@ -1,7 +1,7 @@
-"""Finished answers, kept within a number of bytes; the least recently used goes first.
+"""An LRU cache of finished answers, bounded in bytes.
 
-Exact: an answer is a function of the bundle, the precision and the task, and a cache belongs to one engine, which has
-one of each.
+A hit is exact: an answer is a function of the bundle, the precision and the task, and a cache belongs to one engine,
+which has one bundle and one precision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOP_BYTES = 64  # a tuple, and the pointer to it
 
 
 class Key:
-    """A task by what its answer depends on, which is all but `stream`; it is hashed once."""
+    """A task as a key: all of it but `stream`, on which the answer does not depend; it is hashed once."""
 
     __slots__ = ("_hash", "task")
 
@@ -45,7 +45,7 @@ class Key:
 
 
 def key_of(task: Task) -> Key | None:
-    """None: its answer is not shared, being large."""
+    """None for an explanation, whose answer is too large to be shared or cached."""
     return None if isinstance(task, Explain) else Key(task)
 
 
@@ -90,7 +90,7 @@ class AnswerCache:
 
 
 def entry_bytes(key: Key, answer: Result) -> int:
-    """Memory of a key and its answer, about: CPython's tuples of numbers, and arrays as they are."""
+    """Approximate memory of a key and its answer: the CPython objects of tuples of numbers, and arrays."""
     if isinstance(answer, Generated):
         size = sum(map(_hypothesis_bytes, answer.hypotheses))
     elif isinstance(answer, Distribution):

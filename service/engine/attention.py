@@ -22,7 +22,7 @@ def layers_of(kind: str, sizes: Sizes) -> int:
 
 
 def count_values(choice: AttentionChoice, sizes: Sizes, source: int, target: int, read: int) -> int:
-    """Numbers answered for so many source tokens, steps of the target, and tokens that the decoder reads."""
+    """How many weights are answered for `source` tokens, `target` steps, and `read` tokens that the decoder reads."""
     total = 0
     for kind in choice.kinds:
         layers = layers_of(kind, sizes) if choice.layers is None else len(choice.layers)
@@ -60,9 +60,9 @@ def choose(kind: str, weights: Array, choice: AttentionChoice) -> AttentionWeigh
 
 
 def align(cross: Array, choice: AlignmentChoice, columns: Ids, rows: int) -> tuple[tuple[int, int], ...]:
-    """Pairs (source, target) of cross-attention weights (L, H, T, S): `columns` of the source, the first `rows` steps.
+    """Aligned positions (source, target) by cross-attention weights (L, H, T, S); of equal weights the first counts.
 
-    Of equal weights the first counts.
+    Only source positions in `columns` and the first `rows` steps of the target are aligned.
     """
     weights = cross[choice.layer][list(choice.heads)].astype(np.float64).mean(axis=0)[:rows, list(columns)]
     if not weights.size:
@@ -78,7 +78,7 @@ def align(cross: Array, choice: AlignmentChoice, columns: Ids, rows: int) -> tup
 def encode_values(values: Array, encoding: str) -> bytes:
     """Weights as JSON: nested lists of numbers, or base64 of float16 or of round(255 x) in uint8, in C order.
 
-    A row at a time, so that other Python threads run between two.
+    JSON is written a row at a time, so that other Python threads can run in between.
     """
     if encoding != "json":
         raw = values.astype("<f2") if encoding == "float16" else np.rint(values * 255).astype(np.uint8)

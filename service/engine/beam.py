@@ -16,7 +16,8 @@ from service.engine.tree import Tree
 
 BANNED = -math.inf
 
-# Best first; of equals, as they were before: the better parent, then the more probable token; who finished first.
+# Sort key, best first. Sorting is stable, so ties keep their order: the better parent, then the more probable token;
+# of finished hypotheses, the earlier.
 _best_first = itemgetter(0)
 
 
@@ -27,7 +28,7 @@ class GenerateSearch(Search):
         super().__init__(special, task.prefix, task.top_logprobs, task.record)
         self.options: Options = task.options
         self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
-        self._agreed = 0  # tokens that every hypothesis that can be answered first starts with
+        self._agreed = 0  # length of the prefix shared by all hypotheses that can still be the best answer
         self._tree = Tree() if task.record and not task.options.samples else None
         self._as_they_are = not (
             self.options.samples
@@ -43,7 +44,7 @@ class GenerateSearch(Search):
         return max(self._needed(self._per_row), self.top_logprobs)
 
     def _needed(self, count: int) -> int:
-        """How many of a row's most probable tokens are sure to hold `count` that may be chosen."""
+        """How many of a row's most probable tokens to look at, so that at least `count` of them are allowed."""
         options, length = self.options, self.length
         count += 2 + (length < options.min_length)  # padding, start, and the end token while it is too early
         if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
@@ -51,7 +52,7 @@ class GenerateSearch(Search):
         return count
 
     def is_plain(self) -> bool:
-        """Whether the next token is chosen among the most probable ones as they are, and nothing is recorded of it."""
+        """Whether the next token is chosen by the model's log-probabilities alone, not forced, and not recorded."""
         free = self.is_started() and self.length >= len(self.forced)
         return self._as_they_are and free and not self._must_end()
 
@@ -96,7 +97,7 @@ class GenerateSearch(Search):
         return self._stop()
 
     def _keep(self, candidates: Sequence[Candidate], tops: Sequence[Noted | None]) -> list[int]:
-        """Of the candidates, best first, those that end and those that stay live."""
+        """Divide candidates, given best first, into finished, live and pruned; returns the parents of the live ones."""
         beam_size, at_limit = self.options.beam_size, self.length + 1 == self.options.max_length
         forced = self._must_end()
         before, self.live = self.live, []
@@ -151,7 +152,7 @@ class GenerateSearch(Search):
         return self.options.forced_end and self.length + 1 == self.options.max_length
 
     def _end(self, live: Live, reason: str) -> None:
-        """A live hypothesis has finished."""
+        """Add a hypothesis to the finished ones."""
         self.ended.append((self._rank(live), self._hypothesis(live, reason)))
         self.ended.sort(key=_best_first)
 
@@ -160,7 +161,7 @@ class GenerateSearch(Search):
         return -live.weight / self._divisor(len(live.logprobs))
 
     def _divisor(self, length: int) -> float:
-        """Of the score of so many tokens, the end token counted; start tokens count too."""
+        """A score is a sum over `length` tokens, the end token included, divided by this; start tokens count too."""
         return float(max(len(self.special.start) + length, 1) ** self.options.length_penalty)
 
     def _hypothesis(self, live: Live, reason: str) -> Hypothesis:
@@ -171,8 +172,8 @@ class GenerateSearch(Search):
     def _decided(self) -> bool:
         """Whether the search is done although hypotheses are live.
 
-        That is so when no live one can still be among those asked for; or, when beam_size have finished, if it stops
-        early, or (False) if no live one is better than the worst of them at its present length.
+        It is if no live one can still be among the num_hypotheses best; or, once beam_size have finished, if
+        early_stopping is True, or if it is False and no live one scores better now than the worst of those.
         """
         options, best = self.options, self.live[0].weight
         if len(self.ended) < options.num_hypotheses:
@@ -184,7 +185,7 @@ class GenerateSearch(Search):
         return options.early_stopping or best / self._divisor(self.length) <= -self.ended[-1][0]
 
     def _best_possible(self, weight: float) -> float:
-        """The best score that a live hypothesis can still get: its sum only falls, so with the longest length."""
+        """The best score that a live one can still get: its sum only falls, so the present sum at the best length."""
         return weight / self._divisor(self.options.max_length if self.options.length_penalty > 0 else self.length)
 
     def _stop(self) -> list[int]:
@@ -195,9 +196,9 @@ class GenerateSearch(Search):
         return self.done or self.length > len(self.forced)
 
     def agreed_length(self) -> int:
-        """The tokens that the best finished hypothesis and every live one that can still beat it start with.
+        """Length of the prefix that the best finished hypothesis and every live one that can still beat it share.
 
-        It never falls: whatever is answered first continues one of these.
+        It never falls: the best answer will be one of these, or continue one.
         """
         if self.ended:
             rank, best = self.ended[0]
@@ -229,7 +230,7 @@ class GenerateSearch(Search):
         return Generated(best, timing, cut_short=True) if best else None
 
     def best(self, cut_short: bool = False) -> tuple[Hypothesis, ...]:
-        """The hypotheses asked for, best first; if cut short, then the live ones that have a token of their own."""
+        """The num_hypotheses best; if cut short, the finished ones, then live ones with a token beyond the prefix."""
         found = [hypothesis for _, hypothesis in self.ended]
         if cut_short:
             found += [self._hypothesis(live, "deadline") for live in sorted(self._answerable(), key=self._rank)]
@@ -242,7 +243,7 @@ class GenerateSearch(Search):
 def penalised(ids: list[int], row: Row, needed: int, options: Options) -> list[tuple[int, float, float]]:
     """(token, log-probability, weight) with repeated tokens made less probable and repeated n-grams forbidden.
 
-    A penalty under 1 makes repeated tokens more probable, so they join even where they are not in the top-k.
+    A penalty under 1 makes repeated tokens more probable, so they are candidates even outside of the top-k.
     """
     seen, banned = set(ids), repeating(ids, options.no_repeat_ngram_size)
     pairs = dict(zip(*row.top(needed), strict=True))

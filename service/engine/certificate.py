@@ -1,4 +1,4 @@
-"""The certificate, replayed: a bundle's samples, decoded on this machine, against the torch model's own answers."""
+"""Replays a certificate: a bundle's samples are decoded on this machine and compared with the torch model's answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Expectation:
 
     task: Task
     logprobs: Array
-    ids: Array | None = None  # which tokens, where the result has the whole vocabulary
+    ids: Array | None = None  # which tokens, if the result has the whole vocabulary
 
 
 def check_certificate(bundle: Bundle, precision: str, decoders: Sequence[Decode]) -> CertificateResult:
@@ -60,7 +60,7 @@ def check_certificate(bundle: Bundle, precision: str, decoders: Sequence[Decode]
 
 
 def expectations_of(sample: Mapping[str, Any]) -> Iterator[Expectation]:
-    """Of the next token, and of the greedy answer and the beam's, token by token."""
+    """What is expected of a sample: for its first token, and for each token of the greedy and the beam answer."""
     source, first = tuple(sample["source_ids"]), sample["next_token"]
     yield Expectation(NextToken(source=source), np.array(first["logprobs"], float), np.array(first["ids"], int))
     for answer in (sample["greedy"], sample.get("beam")):
@@ -69,11 +69,11 @@ def expectations_of(sample: Mapping[str, Any]) -> Iterator[Expectation]:
 
 
 def scoring_task(source: tuple[int, ...], answer: Mapping[str, Any]) -> Task:
-    """What gives an answer's log-probabilities: with its end token, unless the length limit came first."""
+    """The task that gives an answer's log-probabilities, with the end token's unless the length limit came first."""
     ids, count = tuple(answer["ids"]), len(answer["logprobs"])
     if count == len(ids) + 1:
         return Score(source=source, target=ids)
-    if count == len(ids) > 0:  # forced through, and at the limit when it ends
+    if count == len(ids) > 0:  # all of it is a prefix that ends at the length limit
         return Generate(source=source, prefix=ids, options=Options(max_length=len(ids)))
     raise ValueError(f"{len(ids)} tokens with {count} log-probabilities")
 

@@ -30,7 +30,7 @@ def top_tokens(logprobs: Array, count: int, temperature: float) -> TopTokens:
 
 
 def entropy_of(logprobs: Array) -> float:
-    """Of a distribution, in nats; `logprobs` is (V,)."""
+    """Entropy of a distribution, in nats; `logprobs` is (V,)."""
     precise = logprobs.astype(np.float64)
     probabilities = np.exp(precise)
     positive = probabilities > 0

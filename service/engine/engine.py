@@ -1,8 +1,8 @@
-"""The engine: a bundle, certified and warm, and the lanes that decode it.
+"""The engine: loads a bundle, checks its certificate, which also warms it up, and decodes in lanes.
 
-Tasks wait in the scheduler; each lane is a thread that takes some, decodes them together and gives their outcomes.
-While there is little to do one lane has all the processors, and when there is much the lanes share them: two halves of
-a batch on a share of the processors each waste less time waiting for each other than one batch on all.
+Tasks wait in the scheduler; each lane is a thread that takes some, decodes them together and delivers their outcomes.
+With little to do, one lane uses all processors; with much, the lanes share them: the threads of one large batch would
+lose more time waiting for each other than those of several smaller batches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Engine:
         observer: EngineObserver | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """Load, certify, warm up; StartError says why it cannot. `turns` are shared with other engines."""
+        """Load, check the certificate, warm up; StartError if that fails. `turns` are shared with other engines."""
         settings = settings or EngineSettings()
         self.bundle, self._observer = bundle, observer or EngineObserver()
         self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
@@ -64,7 +64,7 @@ class Engine:
         self._explainer_threads: list[threading.Thread] = []  # one, once it is started
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
         start, languages = start_tokens(bundle), languages_of(bundle)
-        certificate = self._certify()  # start tokens, if any, are the first tokens of its answers
+        certificate = self._certify()  # before start tokens are set: its answers include them
         self._special = replace(self._special, start=start)
         self.description = describe(
             bundle, settings, resources, certificate, languages, max(len(start), languages.longest_target_prefix)
@@ -83,7 +83,7 @@ class Engine:
         return 0
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> SubmittedJobs:
-        """Any thread. QueueFullError or NotReadyError, or `on_event` gets one Finished for each task."""
+        """Any thread may call it. Raises as EngineInterface says, or `on_event` gets one Finished per task."""
         explanations = sum(isinstance(task, Explain) for task in tasks)
         jobs = self._jobs(tasks, on_event, self._observer, deadline)
         try:
@@ -156,7 +156,7 @@ class Engine:
         self._explainer.run_next()
 
     def run(self, tasks: Sequence[Task]) -> list[Result]:
-        """Results in order, computed in this thread: only before the engine is started."""
+        """Results in the order of the tasks, computed in this thread; only before the engine is started."""
         results = Results(len(tasks))
         self.submit(tasks, results)
         while self.count_waiting() or self.count_running():
@@ -174,7 +174,7 @@ class Engine:
         return check_certificate(self.bundle, self._resources.wide.precision, decoders)
 
     def _replay(self, lane: Lane, runtime: Runtime, tasks: Sequence[Task]) -> list[Result]:
-        """Results in order, past the queue."""
+        """Results in the order of the tasks, decoded by one lane without the queue."""
         results = Results(len(tasks))
         jobs = self._jobs(tasks, results, EngineObserver())
         count = min(MAX_REPLAYED_ROWS, self._resources.max_rows)
@@ -200,7 +200,7 @@ class Results:
             self._outcomes[event.index] = event.answer
 
     def get(self) -> list[Result]:
-        """In order; the first error is raised."""
+        """In the order of the tasks; the first error is raised."""
         results = []
         for outcome in self._outcomes:
             if isinstance(outcome, Exception):
@@ -251,7 +251,7 @@ def examples_of(bundle: Bundle) -> tuple[str, ...]:
 
 
 def make_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """Of sources and of targets: one and the same where there is one vocabulary."""
+    """The source and the target tokenizer; the same object if their files are the same."""
     source, target = (bundle.tokenizers[side] for side in ("source", "target"))
     first = Tokenizer(source, bundle.special_ids)
     same = source.read_bytes() == target.read_bytes()

@@ -1,8 +1,8 @@
-"""The explainer: attention weights of what searches have found, in a thread of its own, one at a time.
+"""The explainer: computes attention weights of finished searches, one at a time, in a thread of its own.
 
 It runs the bundle's `full` graph, which lanes do not use: loaded on first use, on the CPU, with threads of its own, so
-that lanes go on decoding meanwhile and compute the same bits. Memory is bounded: one run at a time, refused where it
-would take more than a share of the limit, and what waits are ids.
+that lanes go on decoding meanwhile and compute the same bits. Memory is bounded: there is one run at a time, a run that
+would take more than a share of the limit is refused, and jobs that wait hold no tensors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from service.hardware import memory_limit
 
 MAX_PENDING = 32  # explanations that are accepted and have no outcome yet
 WEIGHTS_SHARE = 0.25  # of the memory limit, for the graph's weights
-RUN_SHARE = 0.25  # and for one run
+RUN_SHARE = 0.25  # of the memory limit, for one run
 log = logging.getLogger("attendant")
 
 
@@ -71,7 +71,7 @@ class Explainer:
             self._pending -= count
 
     def releasing(self, on_event: EventCallback) -> EventCallback:
-        """The callback of an explanation, which at its outcome makes room for another."""
+        """Wrap the callback of an explanation: its outcome also releases its reservation."""
 
         def call(event: NewTokens | Finished) -> None:
             if isinstance(event, Finished):
@@ -81,14 +81,14 @@ class Explainer:
         return call
 
     def add(self, job: Job, found: Result) -> None:
-        """A search is done; called by a lane."""
+        """Queue a job whose search is done; called by a lane."""
         assert isinstance(found, Generated | Scored)
         with self._changed:
             self._waiting.append((job, found))
             self._changed.notify_all()
 
     def loop(self) -> None:
-        """Until it is closed and nothing waits, or it is stopped."""
+        """Run until it is closed and nothing waits, or until it is stopped."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed or self._stopped)
@@ -97,7 +97,7 @@ class Explainer:
             self.run_next()
 
     def run_next(self) -> None:
-        """Give the first that waits its outcome; it counts as waiting until then."""
+        """Deliver the outcome of the first waiting job, which counts as waiting until then."""
         if not self._waiting:
             return
         job, found = self._waiting[0]
@@ -128,7 +128,7 @@ class Explainer:
             self._changed.notify_all()
 
     def drain(self, error: Exception) -> None:
-        """Once its thread has ended: what still waits gets an error."""
+        """Fail the jobs that still wait; only once its thread has ended."""
         while self._waiting:
             self._waiting.popleft()[0].fail(error)
 
@@ -160,7 +160,7 @@ class Explainer:
         sizes, source = self._bundle.sizes, len(task.source) + 1
         attention.refuse_values(attention.count_values(task.attention, sizes, source, steps, read), task.max_values)
         every = sizes.encoder_layers * source**2 + sizes.decoder_layers * (read + source) * read
-        computed = 4 * (2 * sizes.heads * every + 3 * read * sizes.target_vocab)  # attention is stacked: a copy
+        computed = 4 * (2 * sizes.heads * every + 3 * read * sizes.target_vocab)  # 2: attention is stacked in a copy
         limit = int(RUN_SHARE * memory_limit())
         if computed > limit:
             raise InvalidFieldError(
@@ -171,7 +171,7 @@ class Explainer:
 
 
 def _target_of(task: Explain, found: Generated | Scored) -> tuple[Ids, int]:
-    """The target's ids without the end token, and the steps that gave them, with it where it came."""
+    """The target's ids without the end token; and the number of steps, with the end token's if there is one."""
     if isinstance(task.search, Score):
         return task.search.target, len(task.search.target) + 1
     assert isinstance(found, Generated)
@@ -204,7 +204,7 @@ class FullGraph:
 
 
 def load_full_graph(bundle: Bundle, served: str, threads: int) -> FullGraph:
-    """In f32, as torch computes; in the served precision where the f32 weights are missing or too large."""
+    """Load it in f32, as torch computes, or in the served precision if the f32 weights are missing or too large."""
     limit = int(WEIGHTS_SHARE * memory_limit())
     for precision in dict.fromkeys(("fp32", served)):
         if precision in bundle.variants and weight_bytes(bundle, precision) <= limit:

@@ -40,15 +40,15 @@ class EngineDescription:
     provider_fallback: str | None  # reason for falling back from CUDA to CPU
     threads: int
     lanes: int
-    lanes_reason: str | None = None  # why memory allows fewer lanes than the threads would have
+    lanes_reason: str | None = None  # why memory allows fewer lanes than the threads would, if so
     max_rows: int  # hypotheses in one step of a lane
     max_queue_requests: int
     max_queue_tokens: int
     certificate: CertificateResult
     languages: Languages = field(default_factory=Languages)
-    generation: Mapping[str, Any] = field(default_factory=dict)  # what the bundle has in place of a request's defaults
-    alignment: AlignmentChoice  # what source and target are aligned by where a request does not say
-    alignment_chosen: bool = False  # at export; otherwise it is the last layer's mean
+    generation: Mapping[str, Any] = field(default_factory=dict)  # the bundle's own defaults for requests
+    alignment: AlignmentChoice  # the default for requests
+    alignment_chosen: bool = False  # it was chosen at export; else it is the mean over the last layer's heads
     examples: tuple[str, ...] = ()  # sources to try
 
 
@@ -56,7 +56,7 @@ class Submission(Protocol):
     """Tasks that were submitted together."""
 
     def cancel(self) -> None:
-        """Drop whatever of them has no outcome yet; each gets CancelledError."""
+        """Drop the tasks that have no outcome yet; each gets CancelledError."""
 
 
 class EngineInterface(Protocol):
@@ -70,10 +70,10 @@ class EngineInterface(Protocol):
     def target_tokenizer(self) -> Tokenizer: ...
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
-        """Queue all of the tasks or none: InvalidFieldError, QueueFullError or NotReadyError.
+        """Queue all of the tasks; or none, and raise InvalidFieldError, QueueFullError or NotReadyError.
 
-        `on_event` gets one Finished for each task, from a thread of the engine, or from the one that cancels it.
-        `deadline` is of time.monotonic().
+        `on_event` gets one Finished for each task, in an engine thread or in one that submits or cancels.
+        `deadline` is on the clock of time.monotonic().
         """
 
     def count_waiting(self) -> int:
@@ -86,7 +86,7 @@ class EngineInterface(Protocol):
         """Tasks in the lanes."""
 
     def count_cached_bytes(self) -> int:
-        """Memory of the answers that are kept, about."""
+        """Approximate memory of the cached answers."""
 
     def start(self) -> None:
         """Begin to decode."""
@@ -96,7 +96,7 @@ class EngineInterface(Protocol):
 
 
 class WrappedEngine:
-    """An engine around another one, which it owns: for what changes only some of it."""
+    """Base of engines that wrap another one, which they own, and change only some of its methods."""
 
     def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine

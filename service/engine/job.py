@@ -38,24 +38,24 @@ def make_search(special: SpecialIds, task: Task) -> Search:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Whoever holds it (the queue, then a lane) gives its outcome. What its search raises fails this job alone."""
+    """Its holder (the queue, then a lane) delivers its outcome. An exception in its search fails this job alone."""
 
     task: Task
     index: int  # among those submitted together
     on_event: EventCallback
-    deadline: float | None  # of time.monotonic()
+    deadline: float | None  # on the clock of time.monotonic()
     submitted: float
     search: Search
     observer: EngineObserver
-    next_stage: Callable[[Job, Result], None] | None = None  # who gives the outcome once the search is done
+    next_stage: Callable[[Job, Result], None] | None = None  # gets the search's result and delivers the outcome
     encode_started: float = 0.0
     decode_started: float = 0.0
     emitted: int = 0  # tokens that were sent as NewTokens
     decoded: int = 0  # tokens of all its hypotheses, start tokens not counted
     encoding: bool = False  # a lane is encoding its source while it waits
-    encoded: Array | None = None  # (2L, H, S, d): keys and values of its source, where a lane did so
+    encoded: Array | None = None  # (2L, H, S, d): keys and values of its source, if encoded while it waited
     cancelled: bool = False
-    finished: bool = False  # its outcome was given
+    finished: bool = False  # its outcome was delivered
 
     def expired(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
@@ -70,9 +70,9 @@ class Job:
             return [], 0, 1
 
     def advance(self, rows: Sequence[Row], ranked: Sequence[Candidate] | None = None) -> list[int]:
-        """Which hypothesis each live one continues after a step; [] if the job is done or has failed.
+        """Choose next tokens: for each hypothesis now live, the index of the one it extends; [] if done or failed.
 
-        `ranked` are the candidates of all rows, best first, where that is known; `rows` are not looked at then.
+        `ranked` are the candidates of all rows, best first, if they are ranked already; `rows` is ignored then.
         """
         if self.finished:
             return []
@@ -94,11 +94,11 @@ class Job:
             self.on_event(NewTokens(self.index, *self.search.agreed_tokens(start, stop)))
 
     def has_token(self) -> bool:
-        """Whether its client has a first token, or would have one if it were streamed."""
+        """Whether its first token was emitted or, if it is not streamed, chosen."""
         return self.emitted > 0 or (not self.task.stream and self.search.has_token())
 
     def complete(self, now: float) -> None:
-        """Its search is done, or has failed."""
+        """Deliver the result of a search that is done; one that failed has had its outcome."""
         if self.finished:
             return
         try:
@@ -109,7 +109,7 @@ class Job:
         self._succeed(result, now)
 
     def drop(self, now: float) -> None:
-        """It was cancelled or has expired: the best answer so far, where there is one and nothing else is to come."""
+        """End a cancelled or expired job: an error or, if it expired and has no next stage, the best answer so far."""
         if self.cancelled:
             self.observer.cancelled(self.decoded)
             self.fail(CancelledError())
@@ -143,7 +143,7 @@ class Job:
             self.next_stage(self, result)
 
     def finish_with(self, result: Result) -> None:
-        """What the next stage has made of the search's result."""
+        """Deliver what the next stage made of the search's result."""
         self._finish(result)
 
     def _finish(self, outcome: Result | Exception) -> None:

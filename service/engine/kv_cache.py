@@ -1,9 +1,9 @@
 """The KV cache of a lane: for each row, the keys and values of its source and of its own tokens.
 
-Rows lie densely from 0 on, so that a step sees no holes.
+The rows in use are 0 to R - 1, without gaps, so that a step computes no empty ones.
 
     HostKVCache      in this process; the fast graphs write it in place, and only rows that move are copied
-    DeviceKVCache    wherever the provider computes; steps give new tensors, and a graph rearranges them
+    DeviceKVCache    on the provider's device; each step returns new tensors, and the `merge` graph reorders them
 
 L decoder layers   R rows   H heads   P past   S source   d features of a head
 """
@@ -22,52 +22,52 @@ from service.engine.runtime import Runtime
 from service.engine.tasks import Array
 
 SIDES = ("key", "value")
-LENGTH_UNIT = 32  # P begins with this; DeviceKVCache grows by it, HostKVCache doubles
+LENGTH_UNIT = 32  # initial P; DeviceKVCache grows in multiples of it, HostKVCache doubles P
 NEW_ROW = -1  # the origin of a row that was just added
 NOTHING_SHARED: Sequence[int] = ()
 
 
 class KVCache(Protocol):
     width: int  # S, of every row
-    reuses_bindings: bool  # whether what was bound for a layout holds whenever the layout is the same
+    reuses_bindings: bool  # whether bindings made for a layout stay valid when that layout comes again
     encodes_ahead: bool  # whether it has `bind_ahead` and `put`
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """While this and the number of rows are the same, so is what `bind_step` binds."""
+        """With the number of rows, identifies what `bind_step` binds: while both are the same, so are the bindings."""
 
     def bind_encoder(self, io: Any, held: int, count: int, encoded_width: int, width: int) -> None:
-        """Bind the encoder's outputs for `count` sources, which become rows after the `held` ones, of this width."""
+        """Bind the encoder's outputs for `count` sources: the rows after the first `held`, in a cache of this width."""
 
     def adopt_encoded(self, io: Any, held: int, width: int) -> None:
-        """After the encoder has run."""
+        """After the encoder has run: its outputs become rows of the cache."""
 
     def bind_ahead(self, io: Any, count: int, encoded_width: int) -> Array:
-        """Bind the encoder's outputs for sources that get no row yet: (count, 2L, H, S, d), outside the cache"""
+        """Bind the encoder's outputs for sources that get no row yet to the array returned: (count, 2L, H, S, d)"""
 
     def put(self, row: int, encoded: Array, width: int) -> None:
-        """A source that was encoded ahead, (2L, H, S, d), becomes a row after those before, of this width."""
+        """Copy a source that was encoded ahead, (2L, H, S, d), into `row`, the first unused one, of this width."""
 
     def reorder(
         self, origins: Sequence[int], position: int, shared: Sequence[int] = NOTHING_SHARED, width: int | None = None
     ) -> None:
-        """Row i is from now on what row origins[i] was, or NEW_ROW; rows past them are dropped, the width may shrink.
+        """Row i becomes what row origins[i] was, or stays if NEW_ROW; later rows are dropped, S may shrink to `width`.
 
-        No row has more than `position` tokens. A row that nothing continues may be overwritten; shared[i] is 0, or
-        both rows are of one source and their first shared[i] tokens are the same.
+        No row has more than `position` tokens. A row that is overwritten is never the origin of another. If shared[i]
+        is not 0, rows i and origins[i] have the same source and the same first shared[i] tokens.
         """
 
     def clear(self) -> None:
         """Drop every row."""
 
     def reserve(self, rows: int, position: int) -> None:
-        """The next step adds a token to rows of at most `position`."""
+        """Before a step: make room for one more token in rows that have at most `position`."""
 
     def bind_step(self, io: Any, rows: int) -> None:
-        """Bind the caches of a step."""
+        """Bind the cache to the inputs and outputs of a step."""
 
     def adopt_outputs(self, io: Any) -> None:
-        """After a step: what it gave is what is held."""
+        """After a step: its outputs become the cache."""
 
 
 def make_kv_cache(runtime: Runtime, max_rows: int) -> KVCache:
@@ -77,28 +77,28 @@ def make_kv_cache(runtime: Runtime, max_rows: int) -> KVCache:
 
 
 def tensor_names(prefix: str, sizes: Sizes) -> list[str]:
-    """cross, kept, self or present: the names of its keys and values, layer by layer."""
+    """The graphs' names of keys and values, layer by layer; `prefix` is cross, kept, self or present."""
     return [f"{prefix}_{side}_{layer}" for layer in range(sizes.decoder_layers) for side in SIDES]
 
 
 class HostKVCache:
-    """Two blocks with room for every row at full length, of which only what is used takes memory.
+    """Two blocks, for past tokens and sources, sized for all rows at full length; only written pages take memory.
 
-    How wide sources and how long rows are laid out follows what is there: neighbours in memory stay near each other.
+    They are laid out for the S and P in use rather than the largest, so that consecutive rows are close in memory.
     """
 
     reuses_bindings = encodes_ahead = True
 
     def __init__(self, sizes: Sizes, max_rows: int, dtype: str) -> None:
         self._sizes, self._max_rows, self._dtype = sizes, max_rows, np.dtype(dtype)
-        self.width, self._length = 0, min(LENGTH_UNIT, sizes.max_length)  # S and P as they are laid out
+        self.width, self._length = 0, min(LENGTH_UNIT, sizes.max_length)  # S and P of the present layout
         tensors, full = 2 * sizes.decoder_layers, max_rows * sizes.d_model
         self._past_block = untouched((tensors, full * sizes.max_length), self._dtype)
         self._cross_block = untouched((tensors, full * padded_width(sizes.max_length)), self._dtype)
         self._past, self._cross = self._laid_out(self._past_block, self._length), self._laid_out(self._cross_block, 0)
         names = (tensor_names(prefix, sizes) for prefix in ("self", "present", "cross", "kept"))
         self._names = list(zip(*names, strict=True))
-        self._narrow: list[Array] = []  # encoder outputs that are not as wide as the cache
+        self._narrow: list[Array] = []  # encoder outputs to be copied, narrower than the cache
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ class HostKVCache:
     def put(self, row: int, encoded: Array, width: int) -> None:
         if width != self.width:
             self._set_width(row, width)
-        used = min(width, encoded.shape[2])  # it may have been encoded beside longer ones
+        used = min(width, encoded.shape[2])  # it may have been padded for longer sources
         self._cross[:, row, :, :used] = encoded[:, :, :used]
 
     def _set_width(self, held: int, width: int) -> None:
@@ -149,7 +149,7 @@ class HostKVCache:
         self, origins: Sequence[int], position: int, shared: Sequence[int] = NOTHING_SHARED, width: int | None = None
     ) -> None:
         past, cross = self._past, self._cross
-        for row, origin in enumerate(origins):  # a row that is overwritten is one that nothing continues
+        for row, origin in enumerate(origins):  # in place: no overwritten row is the origin of another
             if origin in (row, NEW_ROW):
                 continue
             first = shared[row] if shared else 0
@@ -195,10 +195,10 @@ class HostKVCache:
 
 
 class DeviceKVCache:
-    """Tensors of exactly the rows that there are, on the provider's device."""
+    """Tensors with exactly R rows, on the provider's device."""
 
     reuses_bindings = False  # every change gives new tensors
-    encodes_ahead = False  # its tensors are of exactly the rows that there are
+    encodes_ahead = False  # its tensors have no unused rows to `put` into
 
     def __init__(self, sizes: Sizes, merge: Any, device: str, dtype: str) -> None:
         self._sizes, self.width, self._merge, self._device, self._dtype = sizes, 0, merge, device, np.dtype(dtype)
@@ -248,7 +248,7 @@ class DeviceKVCache:
         self._rows, self._length = len(origins), length
 
     def _reorder_cross(self, origins: Sequence[int], shared: Sequence[int], width: int | None) -> None:
-        """Rows of one source have the same cross-attention cache, so it stays where only such rows have moved."""
+        """Rows of one source have the same cross-attention cache: nothing to do if only these have moved."""
         moved = any(origin not in (row, NEW_ROW) and not shared[row] for row, origin in enumerate(origins))
         narrower = width is not None and width < self.width
         if moved or narrower or len(origins) < self._rows:
@@ -292,7 +292,7 @@ def round_up(value: int, unit: int) -> int:
 
 
 def untouched(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array of zeros whose pages take memory when they are first written, each alone."""
+    """An array of zeros; each page of it takes memory only once it is written."""
     count = int(np.prod(shape))
     if not count:
         return np.zeros(shape, dtype)

@@ -24,7 +24,7 @@ from service.engine.turns import Turns
 from service.errors import CancelledError, ServiceError
 
 MAX_SOURCE_TOKENS = 512  # encoded between two steps, so that rows in flight do not starve
-MAX_SOURCE_TOKENS_IDLE = 4096  # and when none are in flight
+MAX_SOURCE_TOKENS_IDLE = 4096  # the same while no rows are in flight
 log = logging.getLogger("attendant")
 
 
@@ -38,7 +38,7 @@ class Lane:
         observer: EngineObserver,
         turns: Turns | None = None,
     ) -> None:
-        """`wide` is what it computes with while no other lane has anything to do, else `narrow`.
+        """It computes with `wide` while all other lanes are idle, else with `narrow`.
 
         `turns` are shared with the lanes of other engines; None: there are no others.
         """
@@ -50,7 +50,7 @@ class Lane:
         self._without_token: list[Job] = []  # those whose first token is still to come
 
     def loop(self) -> None:
-        """Until the scheduler ends."""
+        """Iterate until the scheduler ends; an exception in a step fails all jobs of the lane."""
         while self._scheduler.wait_for_work(self._number):
             try:
                 self.iteration()
@@ -70,7 +70,7 @@ class Lane:
         return nullcontext() if self._turns is None else self._turns.take(self._runner.threads)
 
     def replay(self, jobs: Sequence[Job], runtime: Runtime) -> None:
-        """Decode jobs that were never queued, unobserved; only before the lane's loop has begun."""
+        """Decode jobs without the scheduler and the observer; only before `loop` has begun."""
         self._runner.set_runtime(runtime)
         self._jobs = list(jobs)
         with self._turn():
@@ -83,7 +83,7 @@ class Lane:
                 job.complete(time.monotonic())
 
     def fail_all(self, error: Exception) -> None:
-        """Every job leaves without an answer."""
+        """Every job leaves with this error, or with CancelledError if it was cancelled."""
         jobs, self._jobs, self._without_token = self._jobs, [], []
         self._rows.clear()
         self._scheduler.release(self._number, jobs)
@@ -110,7 +110,7 @@ class Lane:
             job.drop(now)
 
     def _encode(self, jobs: list[Job]) -> None:
-        """The sources of new jobs, together, and with them some of jobs that wait."""
+        """Give new jobs their rows; their sources are encoded together, and with them some of waiting jobs."""
         started = time.monotonic()
         fresh = [job for job in jobs if job.encoded is None]
         fresh += self._encode_ahead(fresh)
@@ -123,9 +123,9 @@ class Lane:
         self._observer.encoded([started - job.submitted for job in jobs], tokens, ended - started)
 
     def _encode_ahead(self, jobs: list[Job]) -> list[Job]:
-        """Encode new jobs' sources together with those of jobs that still wait for rows: many are cheaper than a few.
+        """Encode new jobs' sources together with those of some waiting jobs: per token, larger runs are cheaper.
 
-        Returns the jobs that still wait; where there are none, nothing is encoded here.
+        Returns those waiting jobs; if there are none, nothing is encoded here.
         """
         room = MAX_ENCODED_TOKENS - sum(len(job.task.source) + 1 for job in jobs)
         waiting = self._scheduler.begin_encoding(self._number, room) if jobs and self._rows.encodes_ahead else []
@@ -137,7 +137,7 @@ class Lane:
         return waiting
 
     def _step(self) -> list[Job]:
-        """One more token for every hypothesis; the jobs that leave."""
+        """Decode one more token for every hypothesis; returns the jobs that are done or have failed."""
         started = time.monotonic()
         candidates = self._rows.step()
         self._observer.stepped(candidates.rows, time.monotonic() - started)
@@ -162,7 +162,7 @@ class Lane:
                 job.complete(now)
 
     def _release(self, jobs: list[Job]) -> None:
-        """Jobs leave; whoever gets their outcome next no longer finds them counted."""
+        """Jobs leave the lane and are no longer counted; their outcomes are delivered after this."""
         self._forget(jobs)
         self._scheduler.release(self._number, jobs)
 

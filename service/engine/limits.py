@@ -1,4 +1,4 @@
-"""What a model can decode at all: nothing that is checked here indexes past a table of the graphs."""
+"""What a model can decode at all: tasks that pass these checks have no position or id outside of the graphs' tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from service.languages import Languages, read_languages
 
 
 def start_tokens(bundle: Bundle) -> Ids:
-    """The tokens that are decoded before every target of this bundle, if it has any: a language, say."""
+    """The tokens that this bundle decodes before every target, if any, e.g. a language."""
     start = bundle.generation.get("target_prefix", [])
-    vocabulary, longest = bundle.sizes.target_vocab, bundle.limits["max_target_length"] - 2  # a token and the end
+    vocabulary, longest = bundle.sizes.target_vocab, bundle.limits["max_target_length"] - 2  # token, end token
     known = isinstance(start, list) and all(type(token) is int and 0 <= token < vocabulary for token in start)
     if not known or len(start) > longest:
         raise StartError(
@@ -22,7 +22,7 @@ def start_tokens(bundle: Bundle) -> Ids:
 
 
 def languages_of(bundle: Bundle) -> Languages:
-    """Those that a request may name."""
+    """The languages that a request may name; StartError if the manifest's are invalid."""
     longest = min(bundle.limits["max_source_length"], bundle.limits["max_target_length"]) - 2
     try:
         return read_languages(bundle.languages, bundle.sizes.source_vocab, bundle.sizes.target_vocab, longest)
@@ -31,7 +31,7 @@ def languages_of(bundle: Bundle) -> Languages:
 
 
 def alignment_of(bundle: Bundle) -> AlignmentChoice:
-    """What the bundle aligns source and target by; where it says nothing, the last decoder layer's mean."""
+    """The bundle's choice for alignments; if it has none, the mean over all heads of the last decoder layer."""
     sizes, found = bundle.sizes, bundle.alignment
     if not found:
         return AlignmentChoice(layer=sizes.decoder_layers - 1, heads=tuple(range(sizes.heads)))
@@ -47,9 +47,9 @@ def alignment_of(bundle: Bundle) -> AlignmentChoice:
 
 
 def check_task(task: Task, bundle: Bundle, start: Ids) -> None:
-    """InvalidFieldError if a task is longer than the model's positions, or has ids that it does not know.
+    """InvalidFieldError if a task needs more positions than the model has, or has ids outside of its vocabulary.
 
-    `start` tokens take positions of the target beside its own.
+    `start` tokens take up target positions too.
     """
     if isinstance(task, Explain):
         check_task(task.search, bundle, start)

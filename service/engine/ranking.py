@@ -1,8 +1,8 @@
 """Ranks the candidates of many searches at once, in arrays.
 
-That is done for searches that choose among the most probable tokens as they are (`GenerateSearch.is_plain`). What is
-found is what each would find alone, to the bit: sums are of the same float64 numbers, and equals stay in the order of
-their parents, then of the graph's candidates.
+Only for searches that rank by the model's log-probabilities alone (`GenerateSearch.is_plain`). The result is that of
+ranking each search alone, to the bit: the same float64 numbers are added, and ties keep the order of their parents,
+then of the graph's candidates.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from service.engine.runner import StepOutputs
 from service.engine.search import Candidate
 from service.engine.tasks import Array
 
-LEAST_ROWS = 8  # of a group: fewer are ranked sooner one by one
-FORBIDDEN = 3  # tokens that may not come next, at most: padding, start, and the end token while it is too early
+LEAST_ROWS = 8  # of a group; fewer are ranked faster one by one
+FORBIDDEN = 3  # most tokens that may not come next: padding, start, and the end token while it is too early
 
 
 def rank_together(
     jobs: Iterable[Job], slots: Mapping[Job, list[int]], outputs: StepOutputs
 ) -> dict[Job, list[Candidate]]:
-    """The candidates of a step, best first, of each job that this can be done for. `slots` are the rows of a job."""
+    """A step's candidates, best first, for those jobs that can be ranked together; `slots[job]` are a job's rows."""
     groups: dict[tuple[int, int], list[Job]] = {}  # by beam size and number of rows
     for job in jobs:
         search = job.search
@@ -35,8 +35,8 @@ def rank_together(
     for (beam_size, count), group in groups.items():
         searches: list[GenerateSearch] = [job.search for job in group]  # type: ignore[misc]
         if len(group) * count < LEAST_ROWS or max(search.wanted() for search in searches) > given < vocabulary:
-            continue  # few; or a beam that wants more candidates than a graph gives, and finds them itself
-        rows = np.array([slots[job] for job in group])  # (J, B)
+            continue  # ranked alone: too few rows, or a beam that wants more candidates than the graph gives
+        rows = np.array([slots[job] for job in group])  # (J jobs, B rows of each)
         columns = slice(min(given, beam_size + 1 + FORBIDDEN))
         ids, logprobs = outputs.top_ids[rows, columns], outputs.top_logprobs[rows, columns]
         forbidden = find_forbidden(searches, ids)
@@ -46,7 +46,7 @@ def rank_together(
 
 
 def find_forbidden(searches: Sequence[GenerateSearch], ids: Array) -> Array:
-    """Which candidates may not come next: ids (J, B, k) -> (J, B, k)"""
+    """Mask: true at candidates that may not come next. ids (J, B, k) -> (J, B, k)"""
     special = searches[0].special
     found: Array = (ids == special.pad) | (ids == special.bos)
     early = np.array([search.too_early() for search in searches])
@@ -61,10 +61,10 @@ def rank_greedy(
     logprobs: Array,
     forbidden: Array,
 ) -> list[list[Candidate]]:
-    """The most probable token of each; the one row of a search is its only parent."""
+    """The most probable allowed token of each search, which has one row: parent 0."""
     if forbidden.all(axis=2).any():
         return []
-    best = np.argmin(forbidden, axis=2)[:, :, None]  # the first that is not
+    best = np.argmin(forbidden, axis=2)[:, :, None]  # the first that is allowed
     tokens = np.take_along_axis(ids, best, 2).ravel().tolist()
     values = np.take_along_axis(logprobs, best, 2).ravel().tolist()
     return [[(-value, 0, token, value, value)] for token, value in zip(tokens, values, strict=True)]
@@ -73,11 +73,11 @@ def rank_greedy(
 def rank_beams(
     searches: Sequence[GenerateSearch], ids: Array, logprobs: Array, forbidden: Array
 ) -> list[list[Candidate]]:
-    """The 2 x beam_size best of each, which is all that a step looks at."""
+    """The 2 x beam_size best candidates of each search, which is all that a step looks at."""
     before = np.array([[live.weight for live in search.live] for search in searches])
     keys = -(before[:, :, None] + logprobs)
     if not np.isfinite(keys).all():
-        return []  # impossible tokens and forbidden ones would be told apart no more
+        return []  # tokens of probability 0 could not be told from forbidden ones: rank each search alone
     keys = np.where(forbidden, np.inf, keys).reshape(len(searches), -1)
     order = np.argsort(keys, axis=1, kind="stable")[:, : 2 * searches[0].options.beam_size]
     parents = order // ids.shape[2]

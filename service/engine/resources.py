@@ -1,4 +1,4 @@
-"""What an engine is given of the machine: its settings, and the graphs, lanes and rows that follow from them."""
+"""An engine's settings, and the graphs, lanes and rows that follow from them and from the machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from service.errors import StartError
 from service.hardware import available_cpus, memory_limit
 from service.settings import Settings
 
-MAX_ROWS = 64  # of a lane
+MAX_ROWS = 64  # per lane
 MAX_LANES = 8
-MAX_SMALL_LANES = 2  # of a small model, whose lanes wait for the interpreter's lock
+MAX_SMALL_LANES = 2  # of a small model, whose lanes wait for the GIL
 SMALL_MODEL_BYTES = 32e6  # of weights, up to which one thread may be as fast as several
-LEAST_LANE_ROWS = 32  # of full length that memory must hold for each lane: the widest beam of the default settings
-LEAST_MEMORY = 8  # times the weights, from which on they are packed a second time, for lanes beside each other
-WORTH_THREADS = 1.5  # how many times faster several must be: HTTP and tokenizers want a processor too
-CACHE_SHARE = 0.4  # of the memory limit
+LEAST_LANE_ROWS = 32  # full-length rows that must fit in memory for each lane: the default max_beam_size
+LEAST_MEMORY = 8  # times the weights; with less there is one lane, since several need weights packed a second time
+WORTH_THREADS = 1.5  # several must be more than this many times as fast as one: HTTP and tokenizers need a processor
+CACHE_SHARE = 0.4  # of the memory limit, for KV caches and the outputs of steps
 log = logging.getLogger("attendant")
 
 
@@ -32,7 +32,7 @@ log = logging.getLogger("attendant")
 class EngineSettings:
     provider: str = "auto"  # auto, cpu, cuda
     precision: str = "auto"  # auto, or a variant of the bundle
-    threads: int = 0  # 0: by the container's processors, and for a small model by what is measured at the start
+    threads: int = 0  # 0: all processors of the container, or one a lane if a small model gains little from more
     lanes: int = 0  # batches decoded side by side; 0: by threads, weights and memory limit
     max_rows: int = 0  # hypotheses in a step of a lane; 0: as many as the memory limit allows, up to 64
     max_queue_requests: int = 1024  # tasks that wait
@@ -41,7 +41,7 @@ class EngineSettings:
 
     @classmethod
     def of(cls, settings: Settings, memory_shares: int = 1) -> EngineSettings:
-        """Those of the service's settings that the engine has too."""
+        """The engine's part of the service's settings."""
         names = [field.name for field in fields(cls) if field.name != "memory_shares"]
         return cls(**{name: getattr(settings, name) for name in names}, memory_shares=memory_shares)
 
@@ -49,19 +49,19 @@ class EngineSettings:
 @dataclass(frozen=True)
 class Resources:
     wide: Runtime  # what a lane computes with while the others are idle
-    narrow: Runtime  # and beside others
+    narrow: Runtime  # and while others are busy
     lanes: int
     max_rows: int  # of each lane
-    lanes_reason: str | None = None  # why memory allows fewer lanes than the threads would have
+    lanes_reason: str | None = None  # why memory allows fewer lanes than the threads would, if so
 
     @property
     def runtimes(self) -> list[Runtime]:
-        """Each once."""
+        """Wide and narrow, or one of them if they are the same."""
         return [self.wide] if self.wide is self.narrow else [self.wide, self.narrow]
 
     @property
     def threads(self) -> int:
-        """The most that compute at once."""
+        """The most threads that compute at once."""
         return max(self.wide.threads, self.lanes * self.narrow.lane_threads)
 
 
@@ -71,14 +71,14 @@ def most_lanes(threads: int) -> int:
 
 
 def lanes_for(threads: int, weight_bytes: int) -> int:
-    """Lanes where there is memory for them; `bench.lanes` simulates what else could be chosen."""
+    """The number of lanes if memory suffices; `bench.lanes` simulates other choices."""
     return min(most_lanes(threads), MAX_SMALL_LANES if weight_bytes <= SMALL_MODEL_BYTES else MAX_LANES)
 
 
 def choose_lanes(threads: int, weight_bytes: int, rows: int, memory: float) -> tuple[int, str | None]:
-    """Lanes where the settings name none, and why they are fewer than the threads would have.
+    """The number of lanes if the settings name none; and the reason, if memory allows fewer than the threads would.
 
-    `rows` of full length fit in memory; `memory` is one model's share of the limit.
+    `rows`: how many of full length fit in memory; `memory`: bytes, one model's share of the limit.
     """
     lanes = lanes_for(threads, weight_bytes)
     if lanes > 1 and memory < LEAST_MEMORY * weight_bytes:
@@ -99,7 +99,7 @@ def total_threads(settings: EngineSettings) -> int:
 
 
 def allocate(bundle: Bundle, settings: EngineSettings, turns: Turns | None = None) -> Resources:
-    """Load a bundle's graphs as the settings and this machine want; StartError if it cannot."""
+    """Load a bundle's graphs, and choose lanes and rows by the settings and this machine; StartError if it cannot."""
     threads = total_threads(settings)
     wide = Runtime(bundle, settings.provider, settings.precision, threads)
     fitting = settings.max_rows or rows_that_fit(bundle, np.dtype(wide.cache_dtype).itemsize, settings.memory_shares)
@@ -117,18 +117,18 @@ def allocate(bundle: Bundle, settings: EngineSettings, turns: Turns | None = Non
 
 
 def _lanes(settings: EngineSettings, threads: int, weight_bytes: int, fitting: int) -> tuple[int, str | None]:
-    """Those asked for, else those chosen; never more than there are threads and rows."""
+    """The lanes that the settings ask for, else those chosen; never more than there are threads or rows."""
+    rows = MAX_LANES * MAX_ROWS if settings.max_rows else fitting  # if set, taken to fit
     lanes, reason = settings.lanes, None
     if not lanes:
-        rows = MAX_LANES * MAX_ROWS if settings.max_rows else fitting  # those asked for are no matter of memory
         lanes, reason = choose_lanes(threads, weight_bytes, rows, memory_limit() / settings.memory_shares)
     if reason:
         log.info("%s, since %s; --lanes sets another number", "1 lane" if lanes == 1 else f"{lanes} lanes", reason)
-    return min(lanes, threads, fitting), reason
+    return min(lanes, threads, rows), reason
 
 
 def rows_that_fit(bundle: Bundle, item_bytes: int, memory_shares: int = 1) -> int:
-    """Rows whose tensors, with a KV cache of numbers of some bytes, fit in a share of the memory limit."""
+    """How many full-length rows fit in this engine's share of memory; `item_bytes`: of a number in the KV cache."""
     sizes = bundle.sizes
     positions = sizes.max_length + padded_width(sizes.max_length)  # its own tokens, and those of its source
     outputs = 4 * sizes.target_vocab + CANDIDATE_BYTES * min(MAX_GRAPH_TOP_K, sizes.target_vocab)

@@ -12,18 +12,18 @@ from service.engine.scheduler import ENOUGH_SOURCE_TOKENS
 from service.engine.search import Live, Row, common_prefix
 from service.engine.tasks import Ids
 
-MAX_ENCODED_TOKENS = 256  # in a run of the encoder: from so many on, more of them only take more memory
-MAX_PADDED = 1.5  # tokens of a group with its padding, which only attention computes, over those without
+MAX_ENCODED_TOKENS = 256  # in a run of the encoder; more would take more memory and be no faster
+MAX_PADDED = 1.5  # most tokens of a group with padding / without; only attention computes the padding
 
 
 class StepCandidates:
-    """The next tokens of every row of a step."""
+    """A step's candidates for the next token of every row."""
 
     def __init__(self, outputs: StepOutputs, slots: Mapping[Job, list[int]]) -> None:
         self.outputs, self.slots, self.rows = outputs, slots, len(outputs.top_ids)
 
     def of(self, job: Job) -> list[Row]:
-        """Those of each live hypothesis of a job."""
+        """The candidates of each live hypothesis of a job."""
         ids, logprobs, everything = self.outputs.top_ids, self.outputs.top_logprobs, self.outputs.logprobs
         return [Row(ids[slot].tolist(), logprobs[slot].tolist(), everything[slot]) for slot in self.slots[job]]
 
@@ -49,15 +49,15 @@ class Rows:
     def __init__(self, runner: Runner) -> None:
         self._runner, self._cache = runner, runner.cache
         self._slots: dict[Job, list[int]] = {}  # the row of each live hypothesis
-        self._cached: dict[Job, list[Live]] = {}  # after a step, what the cache of those rows holds
-        self._count = self._longest = 0  # rows, and tokens that any of them has cached, at most
+        self._cached: dict[Job, list[Live]] = {}  # the hypotheses whose tokens those rows hold in the cache
+        self._count = self._longest = 0  # rows in use; the most tokens that any of them has cached
 
     @property
     def encodes_ahead(self) -> bool:
         return self._cache.encodes_ahead
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Each job gets one row; sources that were not encoded ahead are, those of similar length together."""
+        """Give each job one row; sources that were not encoded ahead are encoded here, grouped by length."""
         jobs = sorted(jobs, key=lambda job: (job.encoded is None, len(job.task.source)))
         held, needed = self._count, self._width(jobs)
         width = max(self._cache.width, needed) if held else needed
@@ -75,7 +75,7 @@ class Rows:
         self._cache.reorder([*range(self._count - len(jobs)), *[NEW_ROW] * len(jobs)], self._longest)
 
     def encode_ahead(self, jobs: Sequence[Job]) -> None:
-        """Encode the sources of jobs that have no row yet, those of similar length together."""
+        """Encode the sources of jobs that have no row yet, grouped by length."""
         jobs = sorted(jobs, key=lambda job: len(job.task.source))
         encoded = (
             each
@@ -86,7 +86,7 @@ class Rows:
             job.encoded = keys_values
 
     def step(self) -> StepCandidates:
-        """Extend every live hypothesis."""
+        """Run one step of the decoder; returns the candidates for extending every live hypothesis."""
         tokens, positions, lengths = [0] * self._count, [0] * self._count, [1] * self._count
         top_k = 1
         for job, slots in self._slots.items():
@@ -95,15 +95,15 @@ class Rows:
             self._cached[job] = job.search.live
             for slot, token in zip(slots, last_tokens, strict=False):  # a search that failed has none
                 tokens[slot], positions[slot], lengths[slot] = token, position, length
-            if top_k < wanted <= MAX_GRAPH_TOP_K:  # whoever wants more takes them from its own rows
+            if top_k < wanted <= MAX_GRAPH_TOP_K:  # a search that wants more ranks all logprobs itself
                 top_k = wanted
         self._longest = max(positions) + 1
         return StepCandidates(self._runner.step(tokens, positions, lengths, top_k), self._slots)
 
     def reorder(self, parents: Mapping[Job, list[int]]) -> None:
-        """Hypotheses have branched and ended: parents[job] says which one each live one continues, [] that it leaves.
+        """After a step: parents[job][i] is the old index of the hypothesis that live one i continues; []: job leaves.
 
-        The first child keeps its parent's row, others take free ones.
+        The first child keeps its parent's row, others get free ones.
         """
         changed = {job: all_of for job, all_of in parents.items() if all_of != [*range(len(self._slots[job]))]}
         if not changed:
@@ -120,7 +120,7 @@ class Rows:
         self._cache.reorder(origins, self._longest, shared, width)
 
     def _keep_rows(self, changed: Mapping[Job, list[int]]) -> tuple[dict[Job, list[int]], list[tuple[Job, int]]]:
-        """For every hypothesis the row that it continues; and (job, number) of those that need another one."""
+        """For every hypothesis its parent's row; and (job, index) of the hypotheses that must move to another row."""
         slots: dict[Job, list[int]] = {}
         moving: list[tuple[Job, int]] = []
         for job, held in self._slots.items():
@@ -130,7 +130,7 @@ class Rows:
                 slots[job] = [held[parent] for parent in changed[job]]
                 moving += [(job, i) for i, slot in enumerate(slots[job]) if slot in slots[job][:i]]
         count = sum(map(len, slots.values()))
-        if count < self._count:  # the rows that are left lie densely
+        if count < self._count:  # close the gaps: rows past the new count move down
             kept = set(moving)
             moving += [
                 (job, i)
@@ -141,10 +141,10 @@ class Rows:
         return slots, moving
 
     def _move(self, slots: dict[Job, list[int]], moving: list[tuple[Job, int]]) -> tuple[list[int], list[int]]:
-        """Give those that need one a free row, in `slots`, of their own job where there is one.
+        """Give each hypothesis in `moving` a free row, if possible one of its own job, and write it into `slots`.
 
-        For each row, the one it comes from, and how many cached tokens it has in common with what was there before: two
-        hypotheses of one job have the same cache up to where they parted.
+        Returns for each row the row to copy from, and how many leading tokens need no copy: two hypotheses of one job
+        have the same cache up to where they branched.
         """
         origins, shared = list(range(self._count)), [0] * self._count
         moved = set(moving)
@@ -161,24 +161,24 @@ class Rows:
             del free[slot]
             origins[slot], slots[job][i] = origin, slot
             lives = self._cached.get(job, ())
-            if lives:  # the start token comes first
+            if lives:  # 1 for the start token
                 shared[slot] = 1 + common_prefix(lives[own].ids, lives[before.index(origin)].ids)
         for (job, i), slot in zip(others, list(free), strict=True):
             origins[slot], slots[job][i] = slots[job][i], slot
         return origins, shared
 
     def remove(self, jobs: Sequence[Job]) -> None:
-        """Jobs leave before they are done."""
+        """Remove jobs that are not done."""
         leaving = set(jobs)
         self.reorder({job: [] if job in leaving else [*range(len(held))] for job, held in self._slots.items()})
 
     def clear(self) -> None:
-        """Nothing is held any more."""
+        """Drop all jobs and rows."""
         self._slots, self._count, self._longest = {}, 0, 0
         self._cached.clear()
         self._cache.clear()
 
     @staticmethod
     def _width(jobs: Iterable[Job]) -> int:
-        """Of the cache that these jobs' sources need."""
+        """Width of the cross-attention cache that these jobs' sources need."""
         return padded_width(max((len(job.task.source) + 1 for job in jobs), default=0))

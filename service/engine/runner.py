@@ -15,8 +15,8 @@ from service.engine.runtime import Runtime
 from service.engine.tasks import Array, Ids
 
 PROBE_ROWS, PROBE_SOURCE, PROBE_STEPS, PROBE_REPEATS = 8, 8, 4, 6
-MAX_BINDINGS = 256  # that are kept
-MAX_GRAPH_TOP_K = 64  # candidates that a step gives for each row; a search that wants more finds them itself
+MAX_BINDINGS = 256  # that are kept for reuse
+MAX_GRAPH_TOP_K = 64  # most candidates that a step gives per row; a search that wants more ranks all logprobs itself
 CANDIDATE_BYTES = np.dtype(np.int64).itemsize + np.dtype(np.float32).itemsize
 
 
@@ -31,7 +31,7 @@ class StepOutputs:
 
 @dataclass(frozen=True)
 class Binding:
-    """A step's inputs and outputs, bound for one number of rows; what is in them changes, where they are does not."""
+    """A step's inputs and outputs, bound for one number of rows: the same buffers at each step, with new contents."""
 
     io: Any
     outputs: StepOutputs
@@ -46,7 +46,7 @@ class Runner:
         self._bindings: dict[tuple[int, ...], Binding] = {}
         self._tokens, self._positions = np.zeros(max_rows, np.int64), np.zeros(max_rows, np.int64)
         self._lengths, self._top_k = np.zeros(max_rows, np.int64), np.zeros(1, np.int64)
-        # Outputs of every binding: a step's are read before the next one begins.
+        # Output buffers that all bindings share: a step's outputs are read before the next step begins.
         self._max_top_k = min(MAX_GRAPH_TOP_K, self._sizes.target_vocab)
         self._top_ids = np.zeros(max_rows * self._max_top_k, np.int64)
         self._top_logprobs = np.zeros(max_rows * self._max_top_k, np.float32)
@@ -54,15 +54,15 @@ class Runner:
 
     @property
     def threads(self) -> int:
-        """The lane's share of those of its runtime."""
+        """The lane's share of its runtime's threads."""
         return self._runtime.lane_threads
 
     def set_runtime(self, runtime: Runtime) -> None:
-        """Go on with another number of threads; the KV cache stays."""
+        """Go on with the same graphs on another number of threads; the KV cache stays."""
         self._runtime = runtime
 
     def encode(self, sources: Sequence[Ids], held: int, width: int) -> None:
-        """Encode sources, and put what the decoder needs of each into a row of its own, after the `held` ones."""
+        """Encode sources; their cross-attention keys and values become the rows after the first `held`."""
         io, longest = self._bind_sources(sources)
         self.cache.bind_encoder(io, held, len(sources), longest, width)
         self._runtime.encoder.run_with_iobinding(io)
@@ -76,7 +76,7 @@ class Runner:
         return encoded
 
     def _bind_sources(self, sources: Sequence[Ids]) -> tuple[Any, int]:
-        """The encoder's inputs, and how wide they are."""
+        """The encoder's bound inputs, and their width with padding."""
         longest = padded_width(max(len(source) + 1 for source in sources))
         ids = np.full((len(sources), longest), self._runtime.pad, dtype=np.int64)
         lengths = np.array([len(source) + 1 for source in sources], dtype=np.int64)
@@ -90,7 +90,7 @@ class Runner:
     def step(
         self, tokens: Sequence[int], positions: Sequence[int], lengths: Sequence[int], top_k: int = 1
     ) -> StepOutputs:
-        """One more token for each row, which has `positions` of them cached and `lengths` of its source."""
+        """Run a step; for each row: its last token, how many tokens before it are cached, and its source's length."""
         rows, top_k = len(tokens), min(top_k, self._max_top_k)
         self._tokens[:rows], self._positions[:rows], self._top_k[0] = tokens, positions, top_k
         self._lengths[:rows] = lengths
@@ -106,7 +106,7 @@ class Runner:
         return bound.outputs
 
     def probe(self) -> float:
-        """The least seconds that a few sources and steps took, for a choice between runtimes."""
+        """Seconds to encode a few sources and run a few steps, best of several tries; to choose between runtimes."""
         rows, eos = min(PROBE_ROWS, self._max_rows), self._runtime.eos
         seconds = []
         for _ in range(PROBE_REPEATS):

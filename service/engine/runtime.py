@@ -22,7 +22,7 @@ log = logging.getLogger("attendant")
 
 
 class Runtime:
-    """The encoder and the step of one variant."""
+    """The encoder graph and the step graph of one variant."""
 
     def __init__(self, bundle: Bundle, provider: str, precision: str, threads: int) -> None:
         self.sizes, self.pad, self.eos = bundle.sizes, bundle.special_ids["pad"], bundle.special_ids["eos"]
@@ -43,9 +43,9 @@ class Runtime:
         return max(1, self.threads // self.lanes)
 
     def with_threads(self, threads: int, lanes: int = 1) -> Runtime:
-        """The same graphs on so many threads, those of some lanes included, which may all run them at once.
+        """The same graphs on `threads` threads, which include the calling thread of each of the `lanes`.
 
-        onnxruntime shares the weights that it does not pack.
+        Only the weights that onnxruntime packs are held a second time.
         """
         if (threads, lanes) == (self.threads, self.lanes):
             return self
@@ -69,7 +69,7 @@ class Runtime:
     def _load(self, name: str) -> Any:
         path = self._path(name)
         options = ort.SessionOptions()
-        # One of these is the thread that calls; with several lanes, each has its own and they share the rest.
+        # The calling thread is one of these: every lane computes in its own, and all lanes share the others.
         options.intra_op_num_threads = max(1, self.threads - self.lanes + 1)
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -105,7 +105,7 @@ def shared_weights(*graphs: Path) -> dict[str, Any]:
 
 
 def choose_provider(asked: str) -> tuple[str, str | None]:
-    """The provider, and the reason for falling back to it."""
+    """The provider, and None: taking the CPU since onnxruntime has no CUDA provider does not count as a fallback."""
     if asked == "cpu":
         return "cpu", None
     if CUDA in ort.get_available_providers():

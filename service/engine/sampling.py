@@ -1,4 +1,4 @@
-"""Samples, each with random numbers of its own: a function of the seed, the sample and the step."""
+"""Sampling. A random number is a function of the seed, the sample's index and its length, and of nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.engine.tasks import Array, Hypothesis
 
 
 class SampleSearch(GenerateSearch):
-    """As many independent samples as are asked for, answered in their own order."""
+    """num_hypotheses independent samples, answered in the order of their indices."""
 
     def wanted(self) -> int:
         top_k = self.options.top_k
@@ -48,7 +48,7 @@ class SampleSearch(GenerateSearch):
         return live.sample
 
     def best(self, cut_short: bool = False) -> tuple[Hypothesis, ...]:
-        """The samples in their own order; if cut short, also those that have not ended."""
+        """The samples in the order of their indices; if cut short, also those that have not ended."""
         found = list(self.ended)
         if cut_short:
             found += [(self._rank(live), self._hypothesis(live, "deadline")) for live in self._answerable()]
@@ -62,7 +62,7 @@ class SampleSearch(GenerateSearch):
         return self.live[0] if self.live and self.live[0].sample == 0 else self.ended[0][1]
 
     def _draw(self, live: Live, row: Row) -> int | None:
-        """A token by its weight, or None if all are forbidden."""
+        """Draw a token by softmax(weights / temperature), within top_k and top_p; None if all are forbidden."""
         options = self.options
         assert options.temperature is not None
         ids, weights = self._candidates(live, row)
@@ -79,7 +79,7 @@ class SampleSearch(GenerateSearch):
     def _candidates(self, live: Live, row: Row) -> tuple[Array, Array]:
         """The ids to draw from and their weights; with top_k most probable first.
 
-        A large top_k is taken from the row's own distribution: other rows of the batch do not pay for it.
+        A top_k beyond the graph's candidates is taken from the row's whole distribution: no other row pays for it.
         """
         top_k = self.options.top_k
         if top_k is None:

@@ -1,7 +1,7 @@
 """The queue, bounded in tasks and tokens, first come first served; and which lane takes the next job.
 
 Few rows share one lane, which may then use every processor; many rows are spread evenly over all lanes. The scheduler
-knows no tensors, and of the jobs that lanes have taken only how many they are and how many rows they may occupy.
+knows no tensors; of the jobs in a lane it knows only how many there are and how many rows they may occupy.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from service.engine.throughput import Throughput
 from service.errors import InvalidFieldError, NotReadyError, QueueFullError
 
 MAX_RETRY_SECONDS = 60
-EXPIRY_INTERVAL = 0.01  # seconds between two looks at the deadlines of waiting jobs, at least
-ENOUGH_SOURCE_TOKENS = 24  # in a run of the encoder: from so many on, another source in it saves little
-WORTH_ADMITTING = 0.25  # of a lane's rows: fewer, with fewer source tokens than these, wait some steps for others
-MAX_HELD_ITERATIONS = 3  # that they wait
-ROWS_PER_LANE = 12  # so many rows make another lane worth its reading of all weights
+EXPIRY_INTERVAL = 0.01  # least seconds between two checks of the deadlines of waiting jobs
+ENOUGH_SOURCE_TOKENS = 24  # in a run of the encoder; beyond this, adding another source to it saves little
+WORTH_ADMITTING = 0.25  # of a lane's rows; fewer new ones, with under ENOUGH_SOURCE_TOKENS, wait a while for more
+MAX_HELD_ITERATIONS = 3  # the most iterations that they wait
+ROWS_PER_LANE = 12  # for so many rows one more lane pays, although every lane reads all weights at each step
 
 
 class SubmittedJobs:
-    """Jobs that were submitted together: what `Submission` is to whoever submitted them."""
+    """Jobs that were submitted together; the engine's implementation of `Submission`."""
 
     def __init__(self, jobs: Sequence[Job], scheduler: Scheduler) -> None:
         self._jobs, self._scheduler = jobs, scheduler
 
     def cancel(self) -> None:
-        """Jobs that wait leave the queue at once, those that run after the step that they are in."""
+        """Waiting jobs leave the queue at once, running ones after their current step."""
         self._scheduler.cancel(self._jobs)
 
 
@@ -45,13 +45,13 @@ class Scheduler:
         max_tokens: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.max_rows, self.max_requests, self.max_tokens = max_rows, max_requests, max_tokens  # rows: of a lane
+        self.max_rows, self.max_requests, self.max_tokens = max_rows, max_requests, max_tokens  # rows: per lane
         self._clock = clock
-        self._rows, self._jobs = [0] * lanes, [0] * lanes  # that each lane has taken and not released
-        self._held = [0] * lanes  # iterations since jobs could have joined
+        self._rows, self._jobs = [0] * lanes, [0] * lanes  # that each lane has admitted and not released
+        self._held = [0] * lanes  # for how many iterations each lane has held jobs back
         self._waiting: OrderedDict[Job, None] = OrderedDict()
         self._waiting_tokens = self._waiting_rows = 0
-        self._next_expiry = math.inf  # no deadline of a waiting job is earlier
+        self._next_expiry = math.inf  # a lower bound of the deadlines of waiting jobs
         self._closed = self._stopped = False
         self._lock = threading.Lock()
         self._work_changed = threading.Condition(self._lock)
@@ -72,7 +72,7 @@ class Scheduler:
         return sum(self._jobs) == self._jobs[lane]
 
     def submit(self, jobs: Sequence[Job]) -> SubmittedJobs:
-        """All or none."""
+        """Queue all jobs; or none, and raise InvalidFieldError, QueueFullError or NotReadyError."""
         tokens = sum(job.task.token_budget for job in jobs)
         self._check_fits(jobs, tokens)
         with self._lock:
@@ -109,7 +109,7 @@ class Scheduler:
             )
 
     def retry_after(self) -> int:
-        """Whole seconds until half of the queue is done, at the rate that was measured."""
+        """Whole seconds, 1 to MAX_RETRY_SECONDS, in which half of the queue is done at the measured rate."""
         with self._lock:
             return self._retry_after()
 
@@ -118,7 +118,7 @@ class Scheduler:
         return min(MAX_RETRY_SECONDS, max(1, math.ceil(self._waiting_tokens / 2 / rate))) if rate else 1
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Those that wait get their outcome here, in this thread."""
+        """Mark jobs as cancelled; those that wait get their outcome here, in this thread."""
         with self._lock:
             for job in jobs:
                 job.cancelled = True
@@ -128,7 +128,7 @@ class Scheduler:
             job.drop(self._clock())
 
     def expire(self, now: float) -> list[Job]:
-        """Take the jobs out of the queue whose deadline has passed."""
+        """Remove the waiting jobs whose deadline has passed, and return them without an outcome."""
         if now < self._next_expiry:
             return []
         with self._lock:
@@ -165,14 +165,14 @@ class Scheduler:
             self._work_changed.notify_all()
 
     def stop(self) -> None:
-        """Lanes end after the step that they are in."""
+        """Lanes end after their current step."""
         with self._lock:
             self._stopped = True
             self._work_changed.notify_all()
             self._expiry_changed.notify_all()
 
     def admit(self, lane: int, max_source_tokens: int) -> list[Job]:
-        """The next jobs for a lane: their rows fit, and so do the source tokens encoded before its next step."""
+        """Take the next jobs for a lane: as many as its rows and, except for the first, `max_source_tokens` allow."""
         admitted: list[Job] = []
         with self._lock:
             rows, tokens, share = self._rows[lane], 0, self._share(lane)
@@ -194,10 +194,10 @@ class Scheduler:
         return admitted
 
     def begin_encoding(self, lane: int, tokens: int) -> list[Job]:
-        """Jobs that go on waiting while a lane encodes their sources, of so many tokens at most.
+        """Choose waiting jobs whose sources, of at most `tokens` together, a lane encodes while they stay queued.
 
-        No lane takes them, and those after them may be taken first, until `end_encoding`. Jobs for which other lanes
-        have free rows are left to these.
+        Until `end_encoding` no lane admits them, and later jobs may be admitted before them. Jobs for which other
+        lanes have free rows are not chosen.
         """
         chosen = []
         with self._lock:
@@ -217,10 +217,10 @@ class Scheduler:
         with self._lock:
             for job in jobs:
                 job.encoding = False
-            self._work_changed.notify_all()  # lanes that sleep may take them
+            self._work_changed.notify_all()  # sleeping lanes may admit them
 
     def _remove(self, jobs: Sequence[Job]) -> None:
-        """Jobs leave the queue."""
+        """Take jobs out of the queue."""
         if not jobs:
             return
         for job in jobs:
@@ -229,17 +229,17 @@ class Scheduler:
             self._waiting_rows -= job.task.rows
         self._measure_throughput()
         if (self._closed and not self._waiting) or not self._fits_in_busy_lane():
-            self._work_changed.notify_all()  # lanes that sleep may end, or take what is next now
+            self._work_changed.notify_all()  # sleeping lanes may end, or admit the job that is next now
 
     def _measure_throughput(self) -> None:
-        """Only while jobs wait: lanes that lack work say nothing of what they could do."""
+        """Only while jobs wait: the throughput of lanes that lack work is below what they can do."""
         if self._waiting:
             self._throughput.resume(self._clock())
         else:
             self._throughput.pause(self._clock())
 
     def _hold(self, lane: int, rows: int, joining: int) -> bool:
-        """Whether so few rows would join a lane that they had better wait for others."""
+        """Whether waiting jobs are held back from a lane for some iterations, since too few rows would join it."""
         tokens = itertools.accumulate(len(job.task.source) + 1 for job in self._waiting)
         few = 0 < joining < WORTH_ADMITTING * rows and all(count < ENOUGH_SOURCE_TOKENS for count in tokens)
         few = few and next(iter(self._waiting)).encoded is None
@@ -249,7 +249,7 @@ class Scheduler:
         return self._held[lane] > 0
 
     def _share(self, lane: int) -> int:
-        """The rows up to which a lane takes another job; 0 for one that should stay idle."""
+        """A lane admits another job while it has fewer rows than this; 0: it should admit none."""
         rows = self._rows
         total = sum(rows) + self._waiting_rows
         needed = -(-total // self.max_rows)
@@ -272,7 +272,7 @@ class Scheduler:
             self._rows[lane] -= sum(job.task.rows for job in jobs)
             self._throughput.add(sum(job.task.token_budget for job in jobs), self._clock())
             if self._closed or (self._waiting and len(self._jobs) > 1):
-                self._work_changed.notify_all()  # what is next may now be for a lane that sleeps
+                self._work_changed.notify_all()  # the next job may now be for a lane that sleeps
 
     def drain(self) -> list[Job]:
         """Take every job out of the queue."""

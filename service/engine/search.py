@@ -1,9 +1,9 @@
-"""The base of every search, and the two that are given their tokens; `beam.py` and `sampling.py` choose theirs.
+"""The base of every search, and the two whose tokens are given; those of `beam.py` and `sampling.py` choose theirs.
 
-A search is pure over the candidates that a step hands it: one object for each task, no tensors of a batch. It has live
-hypotheses. It says which token each is extended from and how many of the most probable next tokens it needs; `advance`
-takes those and returns which live hypothesis each new one continues. Penalties and temperature change the weight by
-which tokens are chosen; what is reported is always the model's own log-probability.
+There is one search object per task; it sees only the candidates of its own rows, no tensors of the batch. It says which
+token each live hypothesis is extended from (`last_tokens`) and how many top candidates it needs (`wanted`); `advance`
+takes these and returns, for each new live hypothesis, the index of the one it continues. Penalties and temperature
+change the weight by which tokens are chosen; what is reported is always the model's own log-probability.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from service.engine.distributions import entropy_of, most_probable
 from service.engine.tasks import Array, Distribution, Ids, NextToken, Result, Score, Scored, Timing, TokenLogprobs
 
-Candidate = tuple[float, int, int, float, float]  # -weight, parent, token, log-probability of the token, its weight
+Candidate = tuple[float, int, int, float, float]  # -summed weight, parent, token, its log-probability, its weight
 AgreedTokens = tuple[Ids, tuple[float, ...], tuple[TokenLogprobs, ...]]  # ids, log-probabilities, alternatives
 
 
@@ -28,25 +28,25 @@ class SpecialIds:
     pad: int
     bos: int
     eos: int
-    start: Ids = ()  # decoded after bos before every target, and never answered: a language, say
+    start: Ids = ()  # decoded between bos and every target, not part of answers, e.g. a language
 
 
 class Noted(NamedTuple):
-    """What is recorded of a position, where the task asked for it."""
+    """What is recorded at a position, if the task asked for it."""
 
     top: TokenLogprobs  # the most probable tokens
     entropy: float | None  # of the distribution, in nats
 
 
 class Row(NamedTuple):
-    """The next tokens of one live hypothesis."""
+    """Candidates for the next token of one live hypothesis."""
 
     ids: Sequence[int]  # the graph's top-k, most probable first
     logprobs: Sequence[float]  # theirs
     all: Array  # (V,), the log-probability of every token; valid until the next step
 
     def top(self, count: int) -> tuple[Sequence[int], Sequence[float]]:
-        """The `count` most probable tokens and their log-probabilities: the graph's, or where it has fewer, our own."""
+        """The `count` most probable tokens and their log-probabilities; from `all` if the graph's top-k are too few."""
         if count <= len(self.ids) or len(self.ids) == len(self.all):
             return self.ids[:count], self.logprobs[:count]
         ids = most_probable(self.all, count)
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Live:
-    """A hypothesis that goes on. `weight` is what it is ranked by: the sum of log-probabilities after penalties."""
+    """An unfinished hypothesis. `weight`, by which it is ranked, is the sum of log-probabilities after penalties."""
 
     ids: list[int]
     logprobs: list[float]
@@ -77,7 +77,7 @@ class Live:
         )
 
     def extend(self, token: int, logprob: float) -> None:
-        """The same in place, for a hypothesis that nothing else continues."""
+        """`extended` in place, for a hypothesis that has only one continuation."""
         self.ids.append(token)
         self.logprobs.append(logprob)
         self.total += logprob
@@ -86,7 +86,7 @@ class Live:
 
 @dataclass
 class Search:
-    """What all searches share: one live hypothesis at first, which follows `forced` tokens before it is free."""
+    """What all searches share: one live hypothesis at first, which takes the `forced` tokens before any is chosen."""
 
     special: SpecialIds
     forced: Ids
@@ -98,12 +98,12 @@ class Search:
 
     @property
     def length(self) -> int:
-        """Tokens of every live hypothesis."""
+        """Tokens of each live hypothesis; all have the same number."""
         return len(self.live[0].ids)
 
     @property
     def position(self) -> int:
-        """Tokens that are cached of every live hypothesis when it is extended next."""
+        """Tokens of each live hypothesis that are cached before the next step: the position of that step's input."""
         return self.started + self.length
 
     def is_started(self) -> bool:
@@ -119,7 +119,7 @@ class Search:
         return max(1, self.top_logprobs)
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
-        """Take the next tokens of every live hypothesis; return which one each new one continues, [] when done."""
+        """Extend the live hypotheses; return for each new one the index of the one it continues, [] when done."""
         if not self.is_started():
             self.started += 1
             return [0]
@@ -138,7 +138,7 @@ class Search:
         raise NotImplementedError
 
     def keep(self, candidates: Sequence[Candidate]) -> list[int]:
-        """`choose`, of the candidates of all rows, best first: for who has ranked them already."""
+        """Like `choose`, given the candidates of all rows already ranked, best first."""
         raise NotImplementedError
 
     def alternatives(self, row: Row) -> Noted | None:
@@ -165,7 +165,7 @@ class Search:
         return 0
 
     def agreed_tokens(self, start: int, stop: int) -> AgreedTokens:
-        """Those from `start` to `stop`, with what is known of each."""
+        """Agreed tokens from `start` to `stop`, with their log-probabilities and alternatives."""
         raise NotImplementedError
 
 

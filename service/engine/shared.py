@@ -1,10 +1,10 @@
-"""An engine that is asked twice and computes once: equal tasks in flight share a computation, and answers may be kept.
+"""An engine that computes equal tasks once: those in flight share a computation, and answers may be cached.
 
-A computation belongs to everyone who waits for it, and is cancelled when nobody does. Deadlines stay everyone's own: a
-task joins only a computation that ends no later than it must be answered itself and that was given about as much time.
-If that one is cut short by its deadline, whoever has time left is submitted again, and what was found is answered if
-nothing better comes of it. Explanations are neither shared nor kept. A streamed task is answered from what is kept, all
-tokens at once, and joins no computation, since the tokens before it joined are not known.
+A computation runs for all tasks that wait for it, and is cancelled when none does. Each task keeps its own deadline: it
+joins a computation only if that one's deadline is no later than its own, and its time is not much longer. If a deadline
+cuts the computation short, tasks with time left are submitted again, and get what it had found if that brings nothing
+better. Explanations are neither shared nor cached. A streamed task may be answered from the cache, all tokens at once,
+but joins no computation, since it would miss the tokens that were emitted before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.engine.observer import EngineObserver
 from service.engine.tasks import EventCallback, Finished, Generate, Generated, NewTokens, Result, Task
 from service.errors import CancelledError, DeadlineError
 
-MORE_TIME = 1.1  # times the time that a computation was given: whoever has more than that does not join it
+MORE_TIME = 1.1  # a task joins a computation if its time left is at most this many times what that one was given
 
 log = logging.getLogger("attendant")
 
@@ -37,14 +37,14 @@ class Waiter:
     on_event: EventCallback
     deadline: float | None
     computation: Computation | None = None  # the one that it waits for
-    held: bool = False  # its submission may still be refused: no outcome yet
-    answer: Result | Exception | None = None  # that was kept, or came while it was held
+    held: bool = False  # its submission may still be refused: deliver no outcome yet
+    answer: Result | Exception | None = None  # from the cache, or one that came while it was held
     expired: bool = False  # the computation that it joined was cut short while it was held
-    fallback: Generated | None = None  # what that one had found: better than nothing
+    fallback: Generated | None = None  # what a computation cut short had found; delivered if nothing better comes
     done: bool = False
 
     def finish(self, answer: Result | Exception) -> None:
-        """Give the outcome: once, which is for whoever sets `done`."""
+        """Deliver the outcome; called once, by the one that has set `done`."""
         if self.fallback is not None and _is_worse(answer, self.fallback):
             answer = self.fallback
         try:
@@ -55,7 +55,7 @@ class Waiter:
             log.exception("a request's callback failed")
 
     def _emit_all(self, answer: Generated) -> None:
-        """The tokens of an answer that was kept."""
+        """Emit the tokens of a cached answer."""
         best = answer.hypotheses[0]
         count = len(best.ids)
         if count:
@@ -64,12 +64,12 @@ class Waiter:
 
 @dataclass(eq=False, slots=True)
 class Computation:
-    """A task in the engine, and who waits for it."""
+    """A task in the wrapped engine, and the waiters for its answer."""
 
     key: Key | None
     batch: Batch
-    first: Waiter  # who caused it; new tokens are for this one
-    seconds: float | None  # from its submission to its deadline
+    first: Waiter  # the one that started it; only it gets NewTokens
+    seconds: float | None  # from its submission to its deadline; None: it has none
     waiters: list[Waiter]
 
 
@@ -79,7 +79,7 @@ class Batch:
 
     computations: list[Computation] = field(default_factory=list)
     waiting: int = 0  # waiters of all of them
-    unfinished: int = 0  # computations
+    unfinished: int = 0  # computations without an outcome
     submission: Submission | None = None
     abandoned: bool = False
 
@@ -102,7 +102,7 @@ class SharedEngine(WrappedEngine):
         cache_bytes: int = 0,
         share_in_flight: bool = True,
     ) -> None:
-        """`cache_bytes`: of the answers that are kept, about; 0: none."""
+        """`cache_bytes`: approximate memory for cached answers; 0: no cache."""
         super().__init__(engine)
         self._observer = observer or EngineObserver()
         self._share_in_flight = share_in_flight
@@ -124,15 +124,15 @@ class SharedEngine(WrappedEngine):
             self._cache.clear()
 
     def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
-        """As the engine does; answers that are kept are given in this thread."""
+        """Like the engine's; cached answers are delivered in this thread."""
         if len(tasks) > self._max_requests or sum(task.token_budget for task in tasks) > self._max_tokens:
-            return self._engine.submit(tasks, on_event, deadline)  # refused there, whatever could be shared
+            return self._engine.submit(tasks, on_event, deadline)  # refused there, even if some could be shared
         waiters = [Waiter(task, key_of(task), index, on_event, deadline) for index, task in enumerate(tasks)]
         self._submit(waiters)
         return SharedSubmission(self, waiters)
 
     def _submit(self, waiters: Sequence[Waiter]) -> None:
-        """All of them wait for a computation or have their answer, or none does and the engine's refusal is raised."""
+        """Give every waiter a computation or a cached answer; or none, and raise the engine's refusal."""
         batch, now = Batch(), time.monotonic()
         with self._lock:
             placed = [self._place(waiter, batch, now) for waiter in waiters if not waiter.done]
@@ -159,9 +159,9 @@ class SharedEngine(WrappedEngine):
                 self._observer.cache_hit(kind)
 
     def _place(self, waiter: Waiter, batch: Batch, now: float) -> str | None:
-        """Find its answer ("finished") or a computation for it ("in_flight"), or make one in `batch` ("missed").
+        """Find a cached answer ("finished") or a computation to join ("in_flight"), or add one to `batch` ("missed").
 
-        None: its answer is never shared.
+        Returns None for a task that is never shared, which also gets a computation of its own.
         """
         key, found = waiter.key, None
         if key is not None and not self._closed:
@@ -191,7 +191,7 @@ class SharedEngine(WrappedEngine):
         computation.batch.waiting += 1
 
     def _release(self, waiters: Sequence[Waiter]) -> None:
-        """Their submission is accepted: those that were held may have their outcome."""
+        """Their submission was accepted: deliver what came for them while they were held."""
         with self._lock:
             held = [(waiter, waiter.answer, waiter.expired) for waiter in waiters if waiter.held]
             for waiter, _, _ in held:
@@ -203,15 +203,18 @@ class SharedEngine(WrappedEngine):
                 self._submit_again(waiter)
 
     def _withdraw(self, waiters: Sequence[Waiter], batch: Batch) -> None:
-        """Their submission was refused. Whoever joined it meanwhile is submitted alone."""
+        """Their submission was refused: detach them; other waiters that joined it meanwhile are submitted again."""
         with self._lock:
             abandoned = self._leave(waiters)
             others = [waiter for computation in batch.computations for waiter in computation.waiters]
             self._leave(others)
             self._forget(batch.computations)
+            for waiter in others:
+                waiter.expired = waiter.held
+            again = [waiter for waiter in others if not waiter.held]
         for submission in abandoned:
             submission.cancel()
-        for waiter in others:
+        for waiter in again:
             self._submit_again(waiter)
 
     def _on_event(self, batch: Batch, event: NewTokens | Finished) -> None:
@@ -249,7 +252,7 @@ class SharedEngine(WrappedEngine):
             self._submit_again(waiter)
 
     def _submit_again(self, waiter: Waiter) -> None:
-        """It was accepted, so a refusal is its outcome."""
+        """Submit a waiter whose submission was accepted before: a refusal is now its outcome."""
         try:
             self._submit([waiter])
         except Exception as error:
@@ -275,7 +278,7 @@ class SharedEngine(WrappedEngine):
             waiter.finish(CancelledError())
 
     def _leave(self, waiters: Sequence[Waiter]) -> list[Submission]:
-        """They wait no more; what to cancel, since nobody waits for any of it."""
+        """Detach waiters from their computations; returns the submissions that nobody waits for now, to cancel."""
         abandoned: list[Submission] = []
         for waiter in waiters:
             computation, waiter.computation = waiter.computation, None
@@ -288,13 +291,13 @@ class SharedEngine(WrappedEngine):
         return abandoned
 
     def _abandon(self, batch: Batch) -> list[Submission]:
-        """Nobody waits for any of it; what to cancel, unless the engine is only being asked."""
+        """Nobody waits for a batch: returns its submission, to be cancelled; [] while it is still being submitted."""
         batch.abandoned = True
         self._forget(batch.computations)
         return [] if batch.submission is None else [batch.submission]
 
     def _forget(self, computations: Sequence[Computation]) -> None:
-        """They can be joined no more."""
+        """No other task can join these computations any more."""
         for computation in computations:
             if computation.key is not None and self._in_flight.get(computation.key) is computation:
                 del self._in_flight[computation.key]
@@ -314,14 +317,14 @@ def _is_later(deadline: float | None, other: float | None) -> bool:
 
 
 def _is_worse(answer: Result | Exception, fallback: Generated) -> bool:
-    """Whether what was found before is as good: an answer in full never is worse."""
+    """Whether the fallback is at least as good; a complete answer is never worse."""
     if not isinstance(answer, Generated):
         return True
     return is_cut_short(answer) and _progress(answer) <= _progress(fallback)
 
 
 def _progress(found: Generated) -> tuple[bool, float]:
-    """How far a search of the same task had come: whether its best had ended, and then its score, else its length."""
+    """Sort key of partial answers: whether the best hypothesis has finished, then its score if so, else its length."""
     best = found.hypotheses[0]
     ended = best.finish_reason != "deadline"
     return ended, best.score if ended else len(best.ids)

@@ -1,4 +1,4 @@
-"""What the engine is asked for, and what it answers: ids in, ids out. Whoever asks has checked the ranges.
+"""The engine's tasks and their results: token ids in, token ids out. The caller has checked the ranges of options.
 
 Generate      the best targets of a source
 NextToken     the distribution after a prefix
@@ -24,23 +24,23 @@ TokenLogprobs = tuple[tuple[int, float], ...]  # (token, log-probability) of the
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a target is searched for."""
+    """How a target is searched for, or sampled."""
 
     beam_size: int = 1  # live hypotheses kept at each step; 1 is greedy
     num_hypotheses: int = 1  # hypotheses answered, best first; at most beam_size, or any number when sampling
     length_penalty: float = 1.0  # score = sum of log-probabilities / length ** length_penalty
-    # When beam_size have finished, the search is done (True), or done if no live one scores better now (False), or if
-    # none ever can (never).
+    # Once beam_size hypotheses have finished, the search ends: at once (True), when no live one scores better at its
+    # present length (False), or when no live one can ever score better ("never").
     early_stopping: EarlyStopping = False
     max_length: int  # tokens of a hypothesis, its prefix and its end token included
     min_length: int = 0  # tokens before the end token may come
-    forced_end: bool = False  # the last token of max_length is the end token, which costs nothing, as Marian has it
+    forced_end: bool = False  # the token at max_length must be the end token, ranked with weight 0, as in Marian
     repetition_penalty: float = 1.0  # a repeated token's log-probability is multiplied by this before the choice
-    no_repeat_ngram_size: int = 0  # n-grams of this size come once; 0: no such rule
+    no_repeat_ngram_size: int = 0  # no n-gram of this size may occur twice; 0: off
     temperature: float | None = None  # sample from softmax(logits / temperature); None: no sampling
-    top_k: int | None = None  # sample among the k most probable
-    top_p: float | None = None  # sample among the most probable that together have this probability
-    seed: int = 0  # of the sampling
+    top_k: int | None = None  # sample among the k most probable tokens
+    top_p: float | None = None  # sample among the fewest most probable tokens that together have this probability
+    seed: int = 0  # of the random numbers for sampling
 
     @property
     def samples(self) -> bool:
@@ -52,19 +52,19 @@ class Generate:
     source: Ids  # without the end token
     options: Options
     prefix: Ids = ()  # the target starts with it
-    start: Ids | None = None  # decoded before the prefix and not answered: a language; None: as the bundle has it
+    start: Ids | None = None  # decoded before the prefix, not part of the answer, e.g. a language; None: the bundle's
     stream: bool = False  # emit NewTokens while decoding
     top_logprobs: int = 0  # most probable tokens recorded at each position; 0: none
     record: bool = False  # record the entropy at each position, and the tree of a beam search
 
     @property
     def rows(self) -> int:
-        """The rows of the batch that it may occupy."""
+        """The most rows of the batch that it may occupy."""
         return self.options.num_hypotheses if self.options.samples else self.options.beam_size
 
     @property
     def token_budget(self) -> int:
-        """The most tokens that it may take, by which the queue is bounded."""
+        """The most tokens that it may process; the queue bounds the sum of these."""
         return len(self.source) + 1 + self.rows * self.options.max_length
 
 
@@ -105,16 +105,17 @@ class AttentionChoice:
     kinds: tuple[str, ...]  # of ATTENTION_KINDS
     layers: Ids | None = None  # None: all
     heads: Ids | None = None
-    average: str = "none"  # or over heads, layers, both
+    average: str = "none"  # over which axes: none, heads, layers or both
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentChoice:
-    """Which cross-attention weights source and target are aligned by: the mean of some heads of a decoder layer."""
+    """How source and target are aligned: by cross-attention weights, averaged over some heads of one decoder layer."""
 
     layer: int
     heads: Ids
-    method: str = "argmax"  # each target token to its largest weight; mutual: only where that is also the source's
+    # argmax: each target token with the source token of its largest weight; mutual: only if the reverse holds too.
+    method: str = "argmax"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ class Explain:
     attention: AttentionChoice
     alignment: AlignmentChoice
     alignable: Ids  # positions of the source tokens that stand for text
-    max_values: int  # attention weights answered
+    max_values: int  # the most attention weights that may be answered
 
     stream = False
 
@@ -141,7 +142,7 @@ class Explain:
 
     @property
     def token_budget(self) -> int:
-        """Of the search, and of a pass over the source and the longest target that it can find."""
+        """That of the search, plus one pass over the source and the longest target that it can find."""
         longest = self.search.options.max_length if isinstance(self.search, Generate) else len(self.search.target) + 1
         return self.search.token_budget + len(self.source) + 1 + longest
 
@@ -152,11 +153,11 @@ Task = Generate | NextToken | Score | Explain
 @dataclass(frozen=True)
 class Hypothesis:
     ids: Ids  # the prefix included, without the end token
-    logprobs: tuple[float, ...]  # of each token, by the model itself; the end token's last, where it came
+    logprobs: tuple[float, ...]  # of each token, before penalties; the end token's comes last, if there is one
     score: float  # sum(logprobs) / (start tokens + len(logprobs)) ** length_penalty
-    finish_reason: str  # stop: the end token came; length: the limit came; deadline: time was up
+    finish_reason: str  # stop: the end token was chosen; length: max_length, or no token allowed; deadline: time was up
     top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them; as long as logprobs
-    entropies: tuple[float, ...] = ()  # of the distribution that each token is of, in nats; likewise
+    entropies: tuple[float, ...] = ()  # of the distribution at each position, in nats, if recorded; as long as logprobs
 
 
 @dataclass(frozen=True)
@@ -175,11 +176,11 @@ class BeamNode:
     number: int  # from 1; 0 is the root, which is the prefix
     parent: int  # the number of the hypothesis that it extends
     token: int
-    logprob: float  # of the token, by the model itself
+    logprob: float  # of the token, before penalties
     weight: float  # summed log-probability after penalties, by which candidates are ranked
-    score: float  # the same divided as a hypothesis's score is, by which those that finished are ranked
-    state: str  # kept: extended further; finished: by the end token or the limit; pruned
-    hypothesis: int | None = None  # its place among those answered
+    score: float  # weight / (start tokens + length) ** length_penalty, by which finished hypotheses are ranked
+    state: str  # kept: stays live; finished: by the end token or the limit; pruned: dropped
+    hypothesis: int | None = None  # index of the answered hypothesis that ends here, if any
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Generated:
     hypotheses: tuple[Hypothesis, ...]  # best first
     timing: Timing
     tree: tuple[tuple[BeamNode, ...], ...] | None = None  # the candidates of each step, best first, where recorded
-    cut_short: bool = False  # a deadline ended the search: more time could give another answer, though these had ended
+    cut_short: bool = False  # a deadline ended the search: more time could change the answer, even if finished
 
 
 @dataclass(frozen=True)
@@ -201,28 +202,28 @@ class Distribution:
 class Scored:
     logprobs: tuple[float, ...]  # of each target token, and of the end token
     timing: Timing
-    top_logprobs: tuple[TokenLogprobs, ...] = ()  # as of a Hypothesis
+    top_logprobs: tuple[TokenLogprobs, ...] = ()  # as in Hypothesis; entropies too
     entropies: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Of one kind. A row is the query: a source token, or the step that gives a target token."""
+    """Those of one kind. A query is a source token, or the decoding step that gives a target token."""
 
     kind: str
     layers: Ids
     heads: Ids
-    values: Array  # (layers, heads, queries, keys); 1 in place of what was averaged over
+    values: Array  # (layers, heads, queries, keys); an averaged axis has size 1
 
 
 @dataclass(frozen=True)
 class Explained:
     found: Generated | Scored
     attention: tuple[AttentionWeights, ...]
-    start: Ids  # what the decoder read before the target: the start token and a language, say
-    pairs: tuple[tuple[int, int], ...]  # aligned positions, (source, target), by target
+    start: Ids  # tokens that the decoder reads before the target: the start token and, e.g., a language
+    pairs: tuple[tuple[int, int], ...]  # aligned positions (source, target), in target order
     precision: str  # of the graph that computed the attention weights
-    seconds: float  # that it took
+    seconds: float  # that this took, including the load of the graph on first use
 
 
 Result = Generated | Distribution | Scored | Explained
@@ -231,7 +232,7 @@ Outcome = Result | Exception  # of one task
 
 @dataclass(frozen=True)
 class NewTokens:
-    """Newly agreed tokens of a streamed task, those of the prefix included."""
+    """Tokens of a streamed task that no later step will change; those of its prefix are emitted too."""
 
     index: int  # of the task among those submitted together
     ids: Ids
@@ -247,4 +248,4 @@ class Finished:
     answer: Result | Exception  # DeadlineError, CancelledError, NotReadyError, or what went wrong
 
 
-EventCallback = Callable[[NewTokens | Finished], None]  # called in the engine's thread: quick, and never raising
+EventCallback = Callable[[NewTokens | Finished], None]  # may be called in any thread: must be quick, never raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW_SECONDS = 10.0
-MIN_RELEASES = 16  # that are kept, however long ago: slow models release jobs seldom, and lanes several at once
+MIN_RELEASES = 16  # the least that are kept, however old: slow models release jobs seldom, and lanes several at once
 
 
 class Throughput:
@@ -30,7 +30,7 @@ class Throughput:
         self._before, self._resumed = self._running_time(now), None
 
     def add(self, tokens: int, now: float) -> None:
-        """So many tokens were released; what is released during a pause does not count."""
+        """Count tokens of released jobs; those released during a pause do not count."""
         if self._resumed is None:
             return
         time = self._running_time(now)
@@ -41,7 +41,7 @@ class Throughput:
             self._tokens -= dropped
 
     def rate(self, now: float) -> float:
-        """0 if nothing is known yet."""
+        """Tokens a second; 0 if nothing is known yet."""
         seconds = self._running_time(now) - self._start
         return self._tokens / seconds if seconds > 0 else 0.0
 

@@ -16,9 +16,9 @@ class Tree:
         self._live = [0]  # the node of each live hypothesis; 0 is the root
 
     def add(self, candidates: Sequence[Candidate], states: Mapping[int, str], divisor: float) -> None:
-        """A step: its candidates, best first, and the state of each that was not pruned, by its place.
+        """Record a step: its candidates, best first, and the states, by index, of those that were not pruned.
 
-        `divisor` makes a sum of this length a score.
+        A candidate's score is its weight divided by `divisor`.
         """
         nodes = []
         for place, (negative, parent, token, logprob, _) in enumerate(candidates):
@@ -30,15 +30,15 @@ class Tree:
         self._live = [node.number for node in nodes if node.state == "kept"]
 
     def end_live(self) -> None:
-        """No live hypothesis may go on: all of them have finished where they are."""
+        """Every next token is forbidden: mark all live hypotheses as finished."""
         if self._steps:
             self._steps[-1] = [
                 replace(node, state="finished") if node.state == "kept" else node for node in self._steps[-1]
             ]
 
     def steps(self, prefix: int, eos: int, hypotheses: Sequence[Hypothesis]) -> tuple[tuple[BeamNode, ...], ...]:
-        """The nodes of each step; those of answered hypotheses, which have `prefix` tokens in common, say so."""
-        found: dict[int, int] = {}  # node: place of the hypothesis
+        """The nodes of each step; one at which an answered hypothesis ends has its index. `prefix`: forced tokens."""
+        found: dict[int, int] = {}  # number of a node: index of the hypothesis that ends there
         for place, hypothesis in enumerate(hypotheses):
             depth = len(hypothesis.logprobs) - prefix  # steps that it took
             if not 0 < depth <= len(self._steps):

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 
 class Turns:
     def __init__(self, threads: int) -> None:
-        self.threads = threads  # that compute at any time, over all engines
+        self.threads = threads  # the most that compute at once, over all engines
         self._free = threads
         self._lock = threading.Lock()
         self._asked: deque[tuple[int, threading.Event]] = deque()
 
     @contextmanager
     def take(self, threads: int) -> Iterator[None]:
-        """Wait for so many threads, and compute with them; more than there are is all of them."""
+        """Wait until so many threads are free, or all if there are fewer, and hold them within the context."""
         threads = min(threads, self.threads)
         self._acquire(threads)
         try:

@@ -71,11 +71,11 @@ def create_app(
     on_failure: Callable[[Exception], None] = lambda _: None,
     tracing: Tracing | None = None,
 ) -> FastAPI:
-    """The service as an ASGI application, which comes to own its engines.
+    """The service as an ASGI application; it owns its engines and closes them.
 
-    Without an engine that runs already, it loads one when it starts, and answers probes meanwhile; `on_failure` is
-    called if that one cannot serve. `app.state` has the `parts`, and `traffic`. An engine that is given is not traced.
-    Equal requests share nothing of an engine that is given, or that a given `load` makes.
+    Without a running `engine`, it loads its models when it starts, and answers probes meanwhile; `on_failure` is called
+    if that fails. A given `engine` is not traced. Answers are cached and shared between equal requests only if the
+    application loads its engines itself, without a given `load`. `app.state` has the `parts`, and `traffic`.
     """
     metrics = Metrics(registry or CollectorRegistry())
     metrics.build_info(version=VERSION, onnxruntime=_onnxruntime_version(), python=platform.python_version())
@@ -117,7 +117,7 @@ def create_app(
 def _lifespan(
     models: Models, on_failure: Callable[[Exception], None] | None, tracing: Tracing | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """From start to end of the application; the models begin to load at its start, unless `on_failure` is None."""
+    """The ASGI lifespan: begins to load the models, unless `on_failure` is None, and closes them at the end."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -133,7 +133,7 @@ def _lifespan(
 
 
 def _make_tracing(settings: Settings) -> Tracing | None:
-    """OpenTelemetry is imported only where tracing is on."""
+    """OpenTelemetry is imported only if tracing is on."""
     if not settings.tracing:
         return None
     try:
@@ -144,7 +144,7 @@ def _make_tracing(settings: Settings) -> Tracing | None:
 
 
 def _error_format(path: str, error: ServiceError) -> tuple[int, Json]:
-    """An error in the dialect of its path."""
+    """Status and body of an error in the format of its path: V2, OpenAI or native."""
     is_v2 = path == v2.PREFIX or path.startswith(v2.PREFIX + "/")
     return v2.error_format(path, error) if is_v2 else openai.error_format(path, error)
 
@@ -156,16 +156,16 @@ def bundle_directory(settings: Settings) -> Path:
 def _make_loader(
     settings: Settings, metrics: Metrics, given: LoadEngine | None, tracing: Tracing | None, count: Callable[[], int]
 ) -> LoadEngine:
-    """What makes an engine of a bundle: ours, or the one given; traced; ours also computes once what is asked twice."""
+    """The function that loads engines: `given`, or ours, which also shares equal requests; traced if tracing is on."""
     load = given or _engine_loader(settings, metrics, count)
     traced = load if tracing is None else tracing.loader(load)
     return traced if given else _sharing_loader(settings, metrics, traced)
 
 
 def _engine_loader(settings: Settings, metrics: Metrics, count: Callable[[], int]) -> LoadEngine:
-    """The one place where HTTP meets the real engine; onnxruntime is imported while probes are answered already.
+    """Loads real engines: the one place in service/http that imports them, late, so that probes are answered meanwhile.
 
-    `count` tells how many models there are, which share the processors and the memory.
+    `count` returns how many models there are; they share the processors and the memory.
     """
     turns: Any = None  # shared by the engines of several models
 
@@ -188,7 +188,7 @@ def _engine_loader(settings: Settings, metrics: Metrics, count: Callable[[], int
 
 
 def _sharing_loader(settings: Settings, metrics: Metrics, load: LoadEngine) -> LoadEngine:
-    """Engines that compute once what is asked twice, where the settings want it."""
+    """Wraps the engines that `load` returns so that equal requests are computed once, if the settings ask for it."""
     if not settings.cache_megabytes and not settings.share_in_flight:
         return load
 
@@ -212,7 +212,7 @@ async def _start(models: Models, on_failure: Callable[[Exception], None]) -> Non
 
 
 def _security(router: APIRouter, settings: Settings) -> list[Any]:
-    """Declares in OpenAPI which endpoints want a key; the middleware checks it, before it reads a body."""
+    """Declares in OpenAPI which endpoints need a key; the middleware checks it, before it reads a body."""
     keys = (
         ()
         if router in (native.probes, v2.probes)

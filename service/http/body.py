@@ -18,14 +18,14 @@ from service.http.errors import BodyTimeoutError, UnsupportedEncodingError
 HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding")
 COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
 ANY_ZLIB_FORMAT = 47  # zlib's `wbits` for gzip or deflate, whichever it is
-MOST_MEMBERS = 100  # of gzip: each takes time, however little it holds
-LONGEST_LENGTH = 18  # digits of a Content-Length that are read
-LINGER_SECONDS = 2.0  # how long, and
-LINGER_BYTES = 256 * 2**20  # how far a refused body is read on and dropped, so that its sender gets to see the answer
+MOST_MEMBERS = 100  # of a gzip body: each takes time, however small it is
+LONGEST_LENGTH = 18  # digits of a Content-Length; a longer one is refused unparsed
+LINGER_SECONDS = 2.0  # a refused body is read and dropped for so long,
+LINGER_BYTES = 256 * 2**20  # and up to this size, so that its sender receives the answer
 
 
 class Body:
-    """Every byte of a request's body passes here; afterwards it is the `receive` of the application."""
+    """Reads and checks a request's body; afterwards it is the ASGI `receive` of the application."""
 
     def __init__(self, scope: Scope, receive: Receive, limit: int, seconds: float) -> None:
         self._receive, self._limit, self._seconds = receive, limit, seconds
@@ -41,7 +41,7 @@ class Body:
         self._content: bytes | None = None  # read, and not handed on yet
 
     async def read(self) -> None:
-        """Read it whole, or refuse it, by its headers alone where they tell."""
+        """Read the whole body, or refuse it, by its headers alone if they suffice."""
         self._check()
         if not self._expected:
             return
@@ -49,7 +49,7 @@ class Body:
             async with asyncio.timeout(self._seconds):
                 self._content = await self._read()
         except TimeoutError:
-            self._expected = False  # nothing more of it is waited for
+            self._expected = False  # so that `drop` does not wait for the rest
             raise BodyTimeoutError(
                 f"The body was not sent within {self._seconds:g} s; send it faster, or in smaller requests."
             ) from None
@@ -62,7 +62,7 @@ class Body:
         return {"type": "http.request", "body": content, "more_body": False}
 
     async def drop(self) -> None:
-        """Read on what nobody wants, within reason: a connection closed on a sender loses the answer."""
+        """Read and discard the rest, within limits: closing on a client that still sends would lose the answer."""
         if self._ended or not self._expected:
             return
         with suppress(TimeoutError):
@@ -96,7 +96,7 @@ class Body:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _decompress(self, part: bytes) -> bytes:
-        """What a part holds; gzip may be of several members, one after the other."""
+        """Decompress a part of the body; gzip may have several members, one after the other."""
         assert self._inflate is not None
         plain = []
         while part:

@@ -15,7 +15,7 @@ from service.requests.content import Json
 from service.requests.openai_schemas import CompletionRequest
 from service.requests.validation import combined_error
 
-SAME_FIELDS = (  # of a completion and of a chat
+SAME_FIELDS = (  # that mean the same in a completion and in a chat
     "model",
     "n",
     "beam_size",
@@ -42,7 +42,7 @@ async def create_chat_completion(request: ChatRequest, context: Context) -> Resp
 
 
 def as_completion(request: ChatRequest) -> CompletionRequest:
-    """The completion that a chat asks for, or everything about it that has no meaning here."""
+    """The equivalent completion; InvalidFieldError lists everything in the chat that is not supported."""
     problems = [
         *_message_problems(request),
         *_feature_problems(request),
@@ -88,7 +88,7 @@ def _feature_problems(request: ChatRequest) -> list[tuple[str, str]]:
 
 
 def chat_choice(choice: Json, streamed: bool, first: bool) -> Json:
-    """A completion's choice as a chat has it. Clients put the chunks' texts together, that of the role too."""
+    """A completion's choice in the chat format; only the first chunk has the role, since clients join the texts."""
     logprobs, role = choice["logprobs"], {"role": "assistant"} if first else {}
     return {
         "index": choice["index"],

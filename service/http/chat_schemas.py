@@ -1,4 +1,4 @@
-"""Requests and responses of OpenAI's chat endpoint. What has no meaning here is refused by name."""
+"""Requests and responses of OpenAI's chat endpoint. Fields that are not supported are refused by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from service.requests.schemas import EarlyStopping, RequestModel, ResponseModel,
 
 
 def _joined(content: Any) -> Any:
-    """Parts of text are one text; anything else stays, and is refused."""
+    """Join a list of text parts; anything else is left for pydantic to accept or refuse."""
     parts = content if isinstance(content, list) else []
     texts: list[Any] = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
     whole = parts and len(texts) == len(parts) and all(isinstance(text, str) for text in texts)

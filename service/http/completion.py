@@ -1,4 +1,4 @@
-"""A completion on its way to its answer, whole or in chunks, in the shape of either of OpenAI's two endpoints."""
+"""Answers completion requests, whole or streamed, in the format of either OpenAI endpoint: completions or chat."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
 
 @dataclass(frozen=True)
 class Shape:
-    """What an endpoint calls things.
+    """How the two endpoints' answers differ.
 
-    `choice` makes its choice of a completion's, and is told whether it is a chunk, and whether it is the first of it.
+    `choice(choice, streamed, first)` converts a completion's choice; `first` is for the first chunk of that choice.
     """
 
     id: str
@@ -45,7 +45,7 @@ COMPLETION = Shape("cmpl-", "text_completion", "text_completion", lambda choice,
 async def answer_completion(
     request: CompletionRequest, context: RequestContext, shape: Shape = COMPLETION, field: str = "prompt"
 ) -> Response:
-    """`field` is what the texts are called in the request that was sent."""
+    """`field` is the name of the texts' field in the client's request, for error messages."""
     settings = context.settings
     characters = sum(map(len, request.prompt))
     until = deadline(None, context.record.arrival, settings)
@@ -63,7 +63,7 @@ async def answer_completion(
 
 
 class Completion:
-    """One request on its way to its answer; `note` is told its usage and its texts."""
+    """Builds the answer to one request; `note` is called with its usage and its texts."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Completion:
     ) -> None:
         self.served, self.plan, self.note, self._shape = served, plan, note, shape
         options = request.stream_options
-        self._begun: set[int] = set()  # choices of which a chunk was sent
+        self._begun: set[int] = set()  # indices of the choices with a chunk sent
         self.includes_usage = options is not None and options.include_usage
         self._head = {
             "id": f"{shape.id}{request_id}",
@@ -108,13 +108,13 @@ class Completion:
         }
 
     def _best(self, found: list[Hypothesis]) -> list[Hypothesis]:
-        """Samples in their own order, unless some of them are to be left out."""
+        """The hypotheses to answer: all in their order, or the best by score if there are more than choices."""
         if len(found) > self.plan.choices:
             found = sorted(found, key=lambda hypothesis: -hypothesis.score)
         return found[: self.plan.choices]
 
     def usage(self, results: Sequence[Generated]) -> Json:
-        """The tokens of all that was decoded, samples that are not answered included."""
+        """Token counts of all hypotheses, including samples that best_of leaves out of the answer."""
         prompt = self.plan.prompt_tokens
         completion = sum(len(h.logprobs) for result in results for h in result.hypotheses)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
@@ -126,7 +126,7 @@ class Completion:
 
 
 def _note(context: RequestContext, request: CompletionRequest, usage: Json, texts: list[str]) -> None:
-    """What the log says of it."""
+    """Add what the request's log line says of it."""
     record = context.record
     record.facts |= {
         "inputs": len(request.prompt),
@@ -146,19 +146,19 @@ class StreamedChoice:
         self.text = ""
 
     def more(self, new: NewTokens) -> Json | None:
-        """What new tokens add, if it is anything that can be sent."""
+        """The choice of a chunk with new tokens; None while they end inside a character."""
         events = list(self._streamed.add(new))
         return self._choice(events, None) if events else None
 
     def last(self, best: Hypothesis) -> Json:
-        """What of the answer was not sent yet; its tokens are looked at one by one only for their log-probabilities."""
+        """The rest of the answer that was not sent yet; token by token only if log-probabilities are asked for."""
         if self._completion.plan.logprobs is not None:
             return self._choice(list(self._streamed.finish(best)), best.finish_reason)
         text = self._completion.served.engine.target_tokenizer.decode(best.ids)
         return self._choice([{"text": text[len(self.text) :]}], best.finish_reason)
 
     def late(self) -> Json:
-        """The end of a choice whose deadline passed before it had anything."""
+        """The end of a choice whose deadline passed before it had a result."""
         return self._choice([], "deadline")
 
     def _choice(self, events: list[Json], reason: str | None) -> Json:
@@ -197,7 +197,7 @@ async def stream_completion(completion: Completion, streams: TaskStreams) -> Asy
     """Every choice's chunks, one choice after the other, then the usage, if asked for."""
     results: list[Generated] = []
     texts: list[str] = []
-    late = b""  # chunks of choices that came to nothing, held back until another one has something
+    late = b""  # chunks of choices without a result, held back: if no choice has one, the answer is an error
     failure: DeadlineError | None = None
     for index in range(len(completion.plan.tasks)):
         choice = StreamedChoice(completion, index)
@@ -230,9 +230,9 @@ def _result_or_late(outcome: Outcome) -> Generated | None:
 
 
 def _top_logprobs(served: ServedModel, recorded: TokenLogprobs, text: str, logprob: float) -> Json:
-    """The most probable tokens in a place, and the one that came, by their texts."""
+    """Log-probabilities of the most probable tokens at a position, and of the one chosen, by their texts."""
     found: Json = {}
-    for index, other in recorded:  # most probable first; of two tokens with one text the first is told
+    for index, other in recorded:  # most probable first; of two tokens with one text the first is kept
         found.setdefault(served.token_texts[index], other)
     found.setdefault(text, logprob)
     return found

@@ -1,7 +1,7 @@
 """A connection: uvicorn's protocol on httptools, with bounds on headers, trailers, time and number of connections.
 
-A client may offer to go on in another protocol (Java's and curl's do, `Upgrade: h2c`). The offer is declined by not
-answering it, as HTTP lets a server do, and the request is read as any other.
+A client may offer to upgrade to another protocol (Java's and curl's do, `Upgrade: h2c`). HTTP lets a server ignore the
+offer, as this one does: the request is read as any other.
 
 It overrides parts of uvicorn that are not public, so uvicorn's minor version is capped in pyproject.toml.
 """
@@ -19,10 +19,10 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-LARGEST_HEADERS = 256 * 2**10  # bytes that the parser takes; the application refuses less than that, with a sentence
-REFUSAL_SECONDS = 1.0  # a connection over the bound is kept, so that its client gets to see the answer
+LARGEST_HEADERS = 256 * 2**10  # bytes that the parser takes; the middleware has a lower limit, and a better message
+REFUSAL_SECONDS = 1.0  # for which a connection over the limit is kept, so that its client receives the answer
 OFFERS = (b"upgrade", b"http2-settings")  # headers, and members of Connection, that offer another protocol
-WARNING_SECONDS = 10.0  # between two lines in the log of refused connections
+WARNING_SECONDS = 10.0  # between two log lines about refused connections
 
 log = logging.getLogger("attendant")
 
@@ -34,8 +34,8 @@ class ConnectionLimits:
     max_connections: int
     header_seconds: float
     send_seconds: float
-    refused: int = 0  # connections over the bound that are open still
-    warned: float = float("-inf")  # by time.monotonic()
+    refused: int = 0  # connections over the limit that are still open
+    warned: float = float("-inf")  # when it was last logged, by time.monotonic()
 
 
 def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
@@ -52,15 +52,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._data = b""  # that is being parsed
-        self._again = b""  # a request and what follows it, to be parsed once more
+        self._data = b""  # being parsed
+        self._again = b""  # a request without its upgrade offer, and the data after it, to be parsed again
         self._in_headers = self._in_body = False
         self._body_arrived = False  # in the data that is being parsed
-        self._header_bytes = 0  # of headers or trailers that are not complete
+        self._header_bytes = 0  # received of headers or trailers that are not complete
         self._header_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None  # while the client does not read
-        self._running: RequestResponseCycle | None = None  # with pipelining, `cycle` is the last one received
-        self._refused = self._answered = False  # over the bound; and told so
+        self._running: RequestResponseCycle | None = None  # with pipelining, `cycle` is a later one
+        self._refused = self._answered = False  # over the limit; and answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= self.limits.max_connections:
@@ -98,7 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().data_received(self._data)
         if self.transport.is_closing():
             return
-        trailers = self._in_body and not self._body_arrived  # or the frames of chunks, which are short
+        trailers = self._in_body and not self._body_arrived  # or the chunk sizes of a chunked body, which are short
         self._header_bytes = self._header_bytes + len(data) if self._in_headers or trailers else 0
         if self._header_bytes > LARGEST_HEADERS:
             self._answer(431, "headers_too_large", "The headers or trailers are too large.")
@@ -110,7 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_headers:  # trailers are dropped: headers are what was authorized
+        if self._in_headers:  # trailers are dropped: they come after the request was authorized
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -134,7 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return False
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Called for a request with an offer, after whose headers the parser has stopped: it is read again without."""
+        """uvicorn calls this when the parser has stopped at an upgrade offer: parse the request again without it."""
         stopped = sys.exception()
         assert isinstance(stopped, httptools.HttpParserUpgrade)
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
@@ -177,7 +177,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _on_header_timeout(self) -> None:
         self._header_timer = None
-        if self.cycle is not None and not self.cycle.response_complete:  # pipelined: its turn has not come
+        if self.cycle is not None and not self.cycle.response_complete:  # pipelined: one before it is being answered
             self._start_header_timer()
         elif self._in_headers:
             seconds = self.limits.header_seconds
@@ -186,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, transport: asyncio.Transport) -> None:
-        """Answer what comes first without parsing it, and close when the answer had time to arrive."""
+        """Take a connection over the limit only to answer its first data, unparsed, and to close it a little later."""
         self.transport, self._refused = transport, True
         self.limits.refused += 1
         now = time.monotonic()
@@ -199,7 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.loop.call_later(REFUSAL_SECONDS, self._answer_refused, b"")
 
     def _answer_refused(self, data: bytes) -> None:
-        """503, once, to whatever was sent first; but the liveness probe is told that the process lives."""
+        """Answer once, to whatever was sent first: 200 to the liveness probe, 503 to all else."""
         if self._answered or self.transport.is_closing():
             return
         self._answered = True
@@ -210,14 +210,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.loop.call_later(REFUSAL_SECONDS, self.transport.close)
 
     def _answer(self, status: int, kind: str, message: str) -> None:
-        """The last answer of a connection; none where another one has begun."""
+        """Answer, unless a response has already begun, and close the connection."""
         if self._running is None or self._running.response_complete or not self._running.response_started:
             self.transport.write(_response(status, kind, message))
         self.transport.close()
 
 
 def _without_offers(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """The lines of a head, less what offers another protocol."""
+    """The header lines, without what offers another protocol."""
     lines = []
     for name, value in headers:
         if name == b"connection":

@@ -1,6 +1,6 @@
 """`/docs`: Swagger UI from files of this package, so that it works without the internet.
 
-Where API keys are set, `/docs` and the document itself, `/openapi.json`, want one. The files under `/docs/` are open,
+Where API keys are set, `/docs` and the document itself, `/openapi.json`, need one. The files under `/docs/` are open,
 and `/docs/index.html`, which is the same page, asks for the key.
 """
 
@@ -22,7 +22,7 @@ OWN_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
         "img-src 'self' data:"
-    ),  # Swagger UI has styles of its own in its markup
+    ),  # Swagger UI has inline styles
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
@@ -38,7 +38,7 @@ def page() -> Response:
 
 @router.get("/docs/{name}")
 def file(name: str, request: Request) -> Response:
-    """In a thread, since reading and unpacking take milliseconds."""
+    """Not async: FastAPI runs it in a thread, since reading and decompressing take milliseconds."""
     if name in OWN_FILES:
         return _own(name)
     if name not in FILES:

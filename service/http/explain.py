@@ -133,7 +133,7 @@ def _out_of_range(field: str, found: Sequence[int] | None, count: int, of: str =
 
 
 def _alignment(request: ExplainRequest, served: ServedModel) -> tuple[AlignmentChoice, str]:
-    """What to align by, and who chose it."""
+    """The layer, heads and method to align by, and who chose them: request, bundle or default."""
     own = served.description.alignment
     layer, heads, method = request.alignment_layer, request.alignment_heads, request.alignment_method
     if layer is None and heads is None and method is None:
@@ -148,7 +148,7 @@ def _alignment(request: ExplainRequest, served: ServedModel) -> tuple[AlignmentC
 
 
 def _refuse_size(task: Explain, served: ServedModel) -> None:
-    """What is too much already by what is known before the search: a given target, or one of a single token."""
+    """Refuse too many attention weights before the search: those of the given target, else of a target of one token."""
     steps = len(task.search.target) + 1 if isinstance(task.search, Score) else 1
     source = len(task.source) + 1
     count = attention.count_values(task.attention, served.description.sizes, source, steps, steps)

@@ -14,7 +14,7 @@ from service.requests.content import Json, encode, hypothesis_content, milliseco
 from service.requests.served import ServedModel
 from service.tokenizer import Span, Tokenizer
 
-# A character of a script that is written without spaces, or a run of anything else that is no space.
+# A word is one character of a script written without spaces, or a run of other characters that are no space.
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\s{IDEOGRAPHS}]+")
 AXES = {"encoder": ("source", "source"), "decoder": ("target", "decoder_inputs"), "cross": ("target", "source")}
@@ -25,11 +25,11 @@ class Plan:
     task: Explain
     source_spans: list[Span | None]  # the end token's included
     target_spans: list[Span | None] | None  # of a target given as text, without the end token
-    chosen_by: str  # of the alignment
+    chosen_by: str  # who chose the alignment: request, bundle or default
 
 
 def build(served: ServedModel, request: ExplainRequest, plan: Plan, result: Explained) -> tuple[bytes, Json]:
-    """The answer as JSON, and as a table but for attention, whose numbers are written straight to JSON."""
+    """The answer as JSON, and as a dict without attention, whose weights are encoded straight to JSON."""
     content = explain_content(served, request, plan, result)
     parts = []
     for found in result.attention:
@@ -149,7 +149,7 @@ def word_pairs(
     target_spans: Sequence[Span | None],
     pairs: Sequence[tuple[int, int]],
 ) -> list[Json]:
-    """Words that have aligned tokens, each pair once, by the target's order."""
+    """Pairs of words with aligned tokens, each pair once, in the target's order."""
     source_words, target_words = ([match.span() for match in WORD.finditer(text)] for text in (source, target))
     found = {
         (theirs, mine)

@@ -1,4 +1,4 @@
-"""API keys: which paths need one, and which of them an admin's."""
+"""API keys: which paths need a key, and which of them an admin key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from service.http.errors import ForbiddenError
 from service.settings import Settings
 
 OPEN_PATHS = ("/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
-OPEN_FILES = ("/docs/", "/page/")  # static files, as is /, which have no data
+OPEN_FILES = ("/docs/", "/page/")  # static files without data, like /
 ADMIN_REQUESTS = (("POST", "/v1/reload"),)
 
 
@@ -43,7 +43,7 @@ class Keys:
 
 
 def _matches(authorization: bytes, keys: list[bytes]) -> bool:
-    """Takes as long whichever key it is, and however much of it is right."""
+    """Whether the header has one of the keys; in constant time, so that timing tells nothing about them."""
     scheme, _, given = authorization.partition(b" ")
     matches = [hmac.compare_digest(given.strip(), key) for key in keys]
     return scheme.lower() == b"bearer" and any(matches)

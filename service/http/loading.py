@@ -1,6 +1,6 @@
-"""Loading and unloading of models: one load at a time, beside an event loop that goes on, with no request dropped.
+"""Loading and unloading of models: one load at a time, in a thread beside the event loop, with no request dropped.
 
-A model that is wanted and does not fit waits until another one is idle; of those, the least recently used one leaves.
+A model that is wanted and does not fit waits until another is idle; the least recently used idle one is unloaded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from service.metrics import Metrics
 from service.requests.served import ServedModel
 
 WEIGHTS_SHARE = 0.5  # of the memory limit, for the weights of all loaded models
-LOADED_BYTES = 2  # in memory for each byte of weights on disk: graphs of all threads, and of a lane's share
-RETRY_SECONDS = 5.0  # between two loads of a model that cannot be loaded
-IDLE_INTERVAL = 0.02  # seconds between two looks for an idle model
-PATIENCE = 5.0  # seconds after which a busy model is made to leave, so that a load never waits for good
-MOST_THREADS = 32  # that load, and wait for the end of engines
+LOADED_BYTES = 2  # in memory for each byte of weights on disk: loaded for all threads, and for one lane's share of them
+RETRY_SECONDS = 5.0  # before a failed load is tried again
+IDLE_INTERVAL = 0.02  # seconds between two checks for an idle model
+PATIENCE = 5.0  # seconds after which a busy model takes no new requests, so that a load never waits forever
+MOST_THREADS = 32  # that load bundles, and wait until engines are closed
 
 log = logging.getLogger("attendant")
 
@@ -41,7 +41,7 @@ class Loader:
         memory: int,
         max_loaded: int = 0,
     ) -> None:
-        """`models` gives all that are known now; `grace` is for replaced engines to finish, in seconds."""
+        """`models` returns the current models; `grace` is how long a replaced engine may finish, in seconds."""
         self._load, self._models, self._metrics = load, models, metrics
         self._grace, self._memory, self._max_loaded = grace, memory, max_loaded
         self._one_load = asyncio.Lock()  # first come, first served
@@ -55,15 +55,15 @@ class Loader:
         return [*serving, *(engine for of, engine in list(self._retired.values()) if of == name)]
 
     def want(self, model: Model, evict: bool = True) -> asyncio.Task[None]:
-        """Load a model, unless that is under way; without `evict`, only if it fits beside those that are loaded."""
+        """Start to load a model, unless that is under way; without `evict`, only if it fits beside those loaded."""
         if model.loading is None:
             model.loading = asyncio.get_running_loop().create_task(self._load_wanted(model, evict))
         return model.loading
 
     async def swap(self, model: Model, directory: Path | None) -> bool:
-        """Load a bundle beside the model's running one, and serve with it; a bundle that is refused changes nothing.
+        """Load a bundle while the model's old one serves, then replace it; a bundle that is refused changes nothing.
 
-        False if a model of several was unloaded meanwhile: loading it could take more room than there is.
+        False if the model, one of several, was unloaded meanwhile: it may no longer fit in memory.
         """
         async with self._one_load:
             if model.bundle is not None and model.served is None:
@@ -72,7 +72,7 @@ class Loader:
             return True
 
     def put(self, model: Model, served: ServedModel) -> None:
-        """Serve a model with this from now on; the engine before ends once its requests are done."""
+        """Serve a model with this from now on; the engine that it replaces is closed once its requests are done."""
         old, name = model.served, model.name
         model.served, model.name = served, served.name
         model.failure, model.leaving = None, False
@@ -84,26 +84,26 @@ class Loader:
         model.wake()
 
     def watch(self, model: Model) -> None:
-        """Let metrics tell of it."""
+        """Let the metrics read the model's gauges at every scrape."""
         name = model.name
         self._metrics.model(name).read_levels_from(lambda: self.engines(name), lambda: model.state)
 
     def retire(self, served: ServedModel) -> None:
-        """End an engine that takes nothing new, once its requests are done."""
+        """Close an engine that gets no new requests, once its requests are done."""
         task = asyncio.get_running_loop().create_task(self._in_thread(served.engine.close, self._grace))
         self._retired[task] = served.name, served.engine
         task.add_done_callback(self._retired.pop)
         task.add_done_callback(lambda _: self.forget(served.name))
 
     def forget(self, name: str) -> None:
-        """Metrics end with the last engine of a name that is no model's any more."""
+        """Remove the gauges of a name that has neither a model nor an engine that still decodes."""
         if not self.engines(name) and all(model.name != name for model in self._models()):
             self._metrics.model(name).removed()
 
     async def close(self, grace: float) -> None:
-        """Let requests that wait for a load or are being tokenized be submitted, then end every engine.
+        """Let requests that wait for a load or are being tokenized be submitted, then close every engine.
 
-        All of it takes `grace` seconds at most.
+        Takes `grace` seconds at most, but waits for a load that is under way and for engines replaced before.
         """
         until = time.monotonic() + grace
         while any(model.wanted or model.planning for model in self._models()) and time.monotonic() < until:
@@ -138,12 +138,12 @@ class Loader:
             model.wake(error)
 
     async def _check_files(self, model: Model) -> None:
-        """A model that was refused before makes no other leave until its files are right."""
+        """Check the files if the last load failed and this one must evict others: a broken bundle evicts none."""
         if model.failure is not None and model.bundle is not None and not self._fits(model):
             await self._in_thread(read_bundle, model.bundle.directory)
 
     async def _load_bundle(self, model: Model) -> None:
-        """The model's bundle, and again if a reload found another one meanwhile."""
+        """Load the model's bundle, and again if a reload gave it another one meanwhile."""
         loaded = None
         while loaded is not model.bundle:
             loaded = model.bundle
@@ -167,11 +167,11 @@ class Loader:
         self._metrics.model(model.name).loaded("ok")
 
     def _serve(self, directory: Path | None, name: str | None) -> ServedModel:
-        """In a thread: looking up a large vocabulary takes its time too."""
+        """Runs in a thread: ServedModel takes its time too, for a large vocabulary."""
         return ServedModel(self._load(directory), name)
 
     def note_failure(self, model: Model, error: Exception) -> ServiceError:
-        """The state, the log and the requests that wait tell why it could not be loaded."""
+        """Record and log why a load failed; returns the error for the requests that wait for it."""
         if isinstance(error, ServiceError):
             return error
         model.failure = sentence_of(error)
@@ -180,7 +180,7 @@ class Loader:
         return cannot_load(model)
 
     def _fits(self, model: Model) -> bool:
-        """A model alone always does."""
+        """Whether a model fits beside those that are loaded; alone it always does."""
         others = [m for m in self._models() if m.served is not None and m is not model]
         if self._max_loaded and len(others) >= self._max_loaded:
             return False
@@ -188,7 +188,7 @@ class Loader:
         return not others or needed <= WEIGHTS_SHARE * self._memory
 
     async def _make_room(self, model: Model, evict: bool) -> bool:
-        """Unload idle models until it fits; False if it is not to be loaded, or nobody waits for it any more."""
+        """Unload idle models until this one fits; False if it may not evict, is removed, or no request waits for it."""
         asked = time.monotonic()
         try:
             while not model.removed and not self._fits(model):
@@ -221,7 +221,7 @@ class Loader:
 
 
 def sentence_of(error: Exception) -> str:
-    """Why a bundle is refused; what is no refusal is for the log alone."""
+    """Why a bundle is refused, for clients; the details of an unexpected error are only logged."""
     if isinstance(error, BundleError | StartError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -35,7 +35,7 @@ JSON_TYPE = (b"content-type", b"application/json")
 
 log = logging.getLogger("attendant")
 
-ErrorFormat = Callable[[str, ServiceError], tuple[int, Json]]  # the status and the body of a path's error
+ErrorFormat = Callable[[str, ServiceError], tuple[int, Json]]  # (path, error) -> (status, body)
 
 
 def native_error(_: str, error: ServiceError) -> tuple[int, Json]:
@@ -43,7 +43,7 @@ def native_error(_: str, error: ServiceError) -> tuple[int, Json]:
 
 
 class Middleware:
-    """The outermost layer."""
+    """The outermost middleware, but for tracing."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ def _check_headers(scope: Scope) -> None:
 
 
 def _check_path(path: str) -> None:
-    """Refuse a path with a control character: routes match one with a line feed at its end, and `Keys` would not."""
+    """Refuse a path with a control character: routes ignore a line feed at its end, and `Keys` does not."""
     if CONTROL.search(path):
         raise NotFoundError(f"There is nothing at {path[:100]!a}; /docs lists what there is.")
 
@@ -149,13 +149,13 @@ def _headers(path: str, error: ServiceError, content: bytes) -> list[tuple[bytes
         headers.append((b"allow", error.allow.encode()))
     if isinstance(
         error, BodyTimeoutError | NotReadyError
-    ):  # behind a balancer, the next connection is another server's
+    ):  # behind a load balancer, the next connection may reach another server
         headers.append((b"connection", b"close"))
     return headers
 
 
 def _counted(record: Record, send: Send) -> Send:
-    """`send`, which adds the request's id and keeps count."""
+    """Wraps `send`: adds the request's id to the headers, and records the status and the bytes sent."""
 
     async def counted(message: Message) -> None:
         if message["type"] == "http.response.start":

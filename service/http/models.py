@@ -14,23 +14,23 @@ from service.errors import CancelledError, DeadlineError
 from service.http.submission import DisconnectWatch, Receive
 from service.requests.served import ServedModel
 
-LoadEngine = Callable[[Path | None], EngineInterface]  # a started engine of a bundle; None: the configured one
+LoadEngine = Callable[[Path | None], EngineInterface]  # starts a bundle's engine; None: the configured bundle
 
 
 class Model:
-    """A name that requests may give, and what it stands for. Used by the event loop's thread only."""
+    """A model's name, its bundle and, while it is loaded, its engine. Used in the event loop's thread only."""
 
     def __init__(self, bundle: FoundBundle | None = None) -> None:
-        """Without a bundle it is the configured one, whose name is known once it is loaded."""
+        """`bundle` is None for the configured one, whose name is known once it is loaded."""
         self.bundle = bundle
         self.name = "" if bundle is None else bundle.name
         self.served: ServedModel | None = None
         self.loading: asyncio.Task[None] | None = None
         self.failure = None if bundle is None else bundle.problem  # of the last load, as a sentence
-        self.retry_at = 0.0  # a load that failed is not tried again before
+        self.retry_at = 0.0  # when a failed load may be tried again, by time.monotonic()
         self.last_used = 0.0
-        self.planning = 0  # requests that make tasks of long texts, and will submit them
-        self.leaving = False  # others wait for its place: it takes nothing new, and is unloaded once it is idle
+        self.planning = 0  # requests whose long texts are being tokenized, and that submit their tasks then
+        self.leaving = False  # being evicted: takes no new requests, and is unloaded once it is idle
         self.removed = False  # by a reload
         self._waiting: set[asyncio.Future[None]] = set()  # requests that wait for it to be loaded
 
@@ -44,7 +44,7 @@ class Model:
 
     @property
     def available(self) -> ServedModel | None:
-        """What a request may be submitted to, without awaiting in between."""
+        """What to submit a request to, before the next await; None if not loaded, or being evicted."""
         return None if self.leaving else self.served
 
     @property
@@ -53,14 +53,14 @@ class Model:
 
     @property
     def idle(self) -> bool:
-        """Loaded, and no request has or is about to have anything in its queue or lanes."""
+        """Loaded, and no request is queued, running or about to be submitted."""
         if self.served is None or self.planning or (self._waiting and not self.leaving):
             return False
-        engine = self.served.engine  # asked in the order in which tasks go: the queue, then the lanes
+        engine = self.served.engine  # in the order in which tasks move, queue then lanes, so that none is missed
         return not engine.count_waiting() and not engine.count_running()
 
     async def wait(self, deadline: float | None, receive: Receive) -> None:
-        """Until something has changed; DeadlineError, CancelledError if the client leaves, or what `wake` was given."""
+        """Wait for `wake`; raises the error given to it, DeadlineError, or CancelledError if the client leaves."""
         loop = asyncio.get_running_loop()
         changed: asyncio.Future[None] = loop.create_future()
         watch = DisconnectWatch(loop, receive, partial(_settle, changed, CancelledError()))
@@ -79,7 +79,7 @@ class Model:
                 timer.cancel()
 
     def wake(self, error: Exception | None = None) -> None:
-        """Let every request that waits look again, or fail."""
+        """Let every waiting request check again, or fail with `error`."""
         for changed in self._waiting:
             _settle(changed, error)
 

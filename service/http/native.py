@@ -1,4 +1,4 @@
-"""The HTTP API, but for the OpenAI dialect: plan, submit, answer."""
+"""The service's own endpoints, as opposed to OpenAI's and V2's: plan, submit, answer."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ POST_ERRORS = errors(*ERRORS)
 FORBIDDEN = "The key is no admin key, or there is none."
 direct = APIRouter(route_class=DirectRoute)
 router = APIRouter()
-admin = APIRouter()  # wants an admin key
-probes = APIRouter()  # want no key
+admin = APIRouter()  # needs an admin key
+probes = APIRouter()  # need no key
 
 
 @direct.post(
@@ -190,7 +190,7 @@ def _finish_generate(
     tasks: list[Generate],
     outcomes: list[Outcome],
 ) -> Json:
-    """The whole answer, and what the log says of it."""
+    """The whole answer; also adds what the request's log line says of it."""
     record = context.record
     content = generate_content(served, tasks, outcomes, request.logprobs, record.id)
     record.facts |= {"inputs": len(tasks), **content["usage"], **content["timing"]}

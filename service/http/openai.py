@@ -36,7 +36,7 @@ direct = APIRouter(route_class=DirectRoute)
 
 
 def error_format(path: str, error: ServiceError) -> tuple[int, Json]:
-    """An error as OpenAI's clients expect it on their paths, as the rest of the API has it elsewhere."""
+    """Status and body of an error: in OpenAI's format on OpenAI's paths, in the native one elsewhere."""
     if path not in (COMPLETIONS, CHAT, MODELS) and not path.startswith(MODELS + "/"):
         return native_error(path, error)
     status = 400 if isinstance(error, InvalidFieldError) else error.status
@@ -46,7 +46,7 @@ def error_format(path: str, error: ServiceError) -> tuple[int, Json]:
 
 
 def _errors(*statuses: int, **other: str) -> Responses:
-    """Without a 422 of its own, FastAPI would declare one that is never answered: "4XX" stands for the rest."""
+    """Declarations for OpenAPI; "4XX" keeps FastAPI from adding a 422, which these paths never answer."""
     described = {**{str(status): ERRORS[status] for status in statuses}, "4XX": "Any other refusal.", **other}
     return {status: {"model": OpenAIErrorResponse, "description": text} for status, text in described.items()}
 

@@ -20,7 +20,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-CACHING = {"cache-control": "no-cache"}  # asked again each time, so that no two versions meet
+CACHING = {"cache-control": "no-cache"}  # revalidated each time, so that files of two versions are never mixed
 
 router = APIRouter(include_in_schema=False)
 
@@ -32,14 +32,14 @@ def index(request: Request) -> Response:
 
 @router.get("/page/{name}")
 def part(name: str, request: Request) -> Response:
-    """In a thread, since the first time reads the disk."""
+    """Not async: FastAPI runs it in a thread, since the first call reads the disk."""
     if name not in _names():
         raise NotFoundError(f"There is nothing at /page/{name[:100]}; / is the page.")
     return _answer(name, request)
 
 
 def is_of_the_page(path: str) -> bool:
-    """Whether answers at this path, refusals too, have HEADERS."""
+    """Whether answers at this path, errors included, have HEADERS."""
     return path == "/" or path.startswith("/page/")
 
 

@@ -16,7 +16,7 @@ from service.metrics import ENDPOINTS, NO_MODEL, OUTCOMES
 
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 ID_BITS = 96
-_random = random.Random()  # of ids: asking the system for each would give the interpreter to another thread
+_random = random.Random()  # for ids: asking the system for each would release the GIL
 MODEL_PATH, INFER_PATH = re.compile("/v1/models/"), re.compile("/v2/models/[^/]+/infer")
 TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
@@ -30,17 +30,17 @@ class Record:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.id = given.decode() if SANE_ID.fullmatch(given) else f"{_random.getrandbits(ID_BITS):024x}"
-        self.model = NO_MODEL  # the name of the one that is asked for, once it is known to be one
+        self.model = NO_MODEL  # the requested model's name, once it is known to exist
         self.status = 0  # 0: the response has not begun
         self.outcome = "ok"
         self.answer_bytes = 0
         self.error_event: Callable[[dict[str, Any]], bytes] | None = (
-            None  # how a response that has begun tells an error
+            None  # formats an error for a response that has begun
         )
         self.facts: dict[str, Any] = self._trace(scope)  # sizes, timings; texts only where the settings ask for them
 
     def _trace(self, scope: Scope) -> dict[str, Any]:
-        """Which trace it belongs to: as tracing says, else as the header `traceparent` of W3C does."""
+        """Ids of its trace: from our tracing if that is on, else from the W3C header `traceparent`."""
         header = self.headers.get(b"traceparent")
         if header is None or "attendant.trace" in scope:
             return dict(scope.get("attendant.trace", ()))
@@ -54,7 +54,7 @@ class Record:
 
 
 def endpoint_of(path: str) -> str:
-    """The label of a path in the metrics: without the model's name, and `other` for all that have none."""
+    """The label of a path in the metrics: without the model's name, or `other`."""
     if MODEL_PATH.match(path):
         return "/v1/models"
     if INFER_PATH.fullmatch(path):

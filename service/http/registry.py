@@ -20,19 +20,19 @@ from service.metrics import Metrics
 from service.requests.served import ServedModel
 from service.settings import Settings
 
-DEFAULT = "default"  # the name of the model that is meant where none is named
-MOST_NAMES = 20  # told of in one sentence
+DEFAULT = "default"  # without --default-model, a model of this name serves requests that name none
+MOST_NAMES = 20  # listed in one error message
 
 log = logging.getLogger("attendant")
 
 
 class Models:
-    """A request takes a model and submits to it without awaiting, so it never meets one that was replaced."""
+    """All models. A request gets one and submits to it without an await in between, so it is not replaced meanwhile."""
 
     def __init__(self, settings: Settings, load: LoadEngine, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self._models: list[Model] = []
-        self._started = False  # the loads of the start have settled
+        self._started = False  # the loads at startup have ended
         self._reloading = asyncio.Lock()
         self.draining = False
         memory = memory_limit()
@@ -55,13 +55,13 @@ class Models:
         return len(self._models)
 
     def check_ready(self) -> None:
-        """NotReadyError that says why it is not."""
+        """Raises NotReadyError with the reason if the service is not ready."""
         self._check_open()
         if not self.ready:
             raise NotReadyError("No model can be loaded; GET /v1/models tells why.")
 
     def list(self) -> Sequence[Model]:
-        """All that are known, by name."""
+        """All models, sorted by name."""
         if not self._models or not self._models[0].name:
             self._check_open()
         return self._models
@@ -70,7 +70,7 @@ class Models:
         return model is self._default()
 
     def find(self, name: str | None) -> Model:
-        """The model of a request that names it, or names none."""
+        """The model of this name; None: the default one."""
         self._check_open()
         if name is None:
             model = self._default()
@@ -84,7 +84,7 @@ class Models:
         raise self._unknown(name)
 
     async def load(self, model: Model, deadline: float | None, receive: Receive) -> ServedModel:
-        """What a model is served with; loaded first, where it is not. It is there until the caller awaits."""
+        """A model's ServedModel, loaded first if need be; it stays loaded until the caller's next await."""
         while (served := model.available) is None:
             if model.removed:
                 raise self._unknown(model.name)
@@ -95,7 +95,7 @@ class Models:
         return served
 
     def loaded(self, model: Model) -> ServedModel:
-        """What a model is served with, if it is loaded."""
+        """A model's ServedModel; NotReadyError if it is not loaded."""
         if model.served is None:
             raise NotReadyError(
                 f"The model {model.name!r} is {model.state}; what computes it is known once a request has loaded it."
@@ -109,7 +109,7 @@ class Models:
         self._started = True
 
     async def start(self) -> None:
-        """Load what is to be loaded at the start, beside an event loop that goes on; raises if nothing can serve."""
+        """Load models at startup without blocking the event loop; raises if none can serve."""
         if self._settings.models is None:
             self._models = [Model()]
             await self._loader.swap(self._models[0], None)
@@ -125,9 +125,9 @@ class Models:
         self._started = True
 
     async def reload(self, directory: Path | None = None, name: str | None = None) -> Model | None:
-        """Take up what has changed; the model that was meant, or None if it was all of them.
+        """Reload the model of this name, or all that have changed; returns that model, or None if it was all.
 
-        A bundle that is refused is an InvalidFieldError, and what served before serves on.
+        A bundle that is refused raises InvalidFieldError, and the old one keeps serving.
         """
         async with self._reloading:
             self._check_open()
@@ -143,16 +143,16 @@ class Models:
             return known
 
     def refuse(self) -> None:
-        """Take nothing new; what was accepted goes on."""
+        """Accept no new requests; accepted ones go on."""
         self.draining = True
 
     async def close(self, grace: float) -> None:
-        """Take nothing new, finish what was accepted within `grace` seconds, and end every engine."""
+        """Accept no new requests, finish the accepted ones within `grace` seconds, and close every engine."""
         self.refuse()
         await self._loader.close(grace)
 
     async def _take_up(self, directory: Path, only: Model | None) -> None:
-        """Add, replace and remove models as the directory has it, or look at one of them alone."""
+        """Add, replace and remove models to match the directory; with `only`, just that one."""
         try:
             found = {bundle.name: bundle for bundle in await self._find_bundles(directory)}
         except StartError as error:
@@ -175,7 +175,7 @@ class Models:
             raise InvalidFieldError(f"Refused, and what served before serves on: {' '.join(refused)}", "model")
 
     async def _renew(self, model: Model, bundle: FoundBundle) -> str | None:
-        """Another bundle for a model: in place of the loaded one, or for its next load. A sentence if it is refused."""
+        """Give a model another bundle, in place of the loaded one or for its next load; a sentence if it is refused."""
         try:
             replaced = model.served is not None and await self._replace(model, bundle.directory, "model")
         except InvalidFieldError as error:
@@ -225,7 +225,7 @@ class Models:
             self._loader.forget(model.name)
 
     async def _load_at_once(self, models: Sequence[Model]) -> None:
-        """Those that fit and are not known to be refused, the default model first; with --load lazy, none."""
+        """Load the models that fit and have not failed, the default one first; with --load lazy, none."""
         if self._settings.load == "eager":
             ordered = sorted(models, key=lambda model: not self.is_default(model))
             loads = [self._loader.want(model, evict=False) for model in ordered if model.failure is None]

@@ -1,4 +1,4 @@
-"""Responses of HTTP: JSON as bytes, and what the service and its models are."""
+"""HTTP responses: JSON as bytes, and the descriptions of the service and its models."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from service.requests.schemas import InfoResponse, LanguagesResponse
 from service.requests.served import ServedModel
 from service.settings import Settings
 
-CREATED = int(time.time())  # of the models, which have no date of their own
+CREATED = int(time.time())  # answered for every model, since bundles have no date
 LONG_RESPONSE = 1000  # tokens, from which on building a response takes a millisecond or more
 
 
 def json_response(content: Json) -> Response:
-    """Written straight to JSON: FastAPI's own way through a response model costs more (docs/decisions/009)."""
+    """Encoded directly: FastAPI's own way through a response model costs more (docs/decisions/009)."""
     return Response(encode(content) + b"\n", media_type="application/json")
 
 
 class JSONLine(JSONResponse):
-    """JSON that ends its line, so that a terminal's prompt begins on the next."""
+    """JSON with a final newline, so that a terminal's prompt begins on the next line."""
 
     def render(self, content: Any) -> bytes:
         return super().render(content) + b"\n"
 
 
 async def encoded_response(content: Callable[[], Json], tokens: int) -> Response:
-    """The response of what `content` makes, which runs in a thread where it has many tokens."""
+    """The JSON response of `content()`, which runs in a thread if there are many tokens."""
     if tokens <= LONG_RESPONSE:
         return json_response(content())
     return await asyncio.to_thread(lambda: json_response(content()))

@@ -1,7 +1,7 @@
 """Routes of the busy endpoints: declared as any in FastAPI, and called without its dependency solver.
 
-Solving costs more than 5 % of requests/s (docs/decisions/009). What such a handler takes is always the same: `request`,
-a model of the body, and `context`. Errors are those of FastAPI, so the same exception handler answers them.
+The solver costs more than 5 % of requests/s (docs/decisions/009). Such a handler always takes `request`, the body's
+model, and `context`. Errors are those of FastAPI, so the same exception handler answers them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 SIGTERM, SIGINT    not ready any more; accepted requests finish within the grace period; then it exits
 the same again     it exits at once
-SIGHUP             reload what has changed; where it has a terminal, which tells so that it closes, stop as by SIGTERM
+SIGHUP             reload what has changed; with a controlling terminal, which sends it on closing, stop as by SIGTERM
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Server(uvicorn.Server):
         return models
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until told to stop; what kept the model from being loaded is raised."""
+        """Serve until told to stop; raises what kept the models from being loaded."""
         sockets = sockets or [bind(self._settings.host, self._settings.port)]
         self.address = _url(sockets[0])
         super().run(sockets)
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
         if self._stop:
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
-            os._exit(128 + sig)  # the first process of a container: there the kernel ignores a signal's default action
+            os._exit(128 + sig)  # reached as PID 1 of a container, where the kernel ignores a signal's default action
         self._stop = True
 
     @contextmanager
@@ -158,12 +158,12 @@ def has_terminal() -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or a sentence."""
+    """A listening socket; StartError if there is none."""
     listening = None
     try:
         found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        # The protocol is named because asyncio sends small packets at once only where it sees that it is TCP.
+        # The protocol is named because asyncio sets TCP_NODELAY only on a socket whose protocol says TCP.
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)

@@ -21,7 +21,7 @@ HEADERS = [
 
 
 def stream_declaration(about: str, **events: Json) -> Json:
-    """What OpenAPI says of a response in events: their names, and the schemas of their data, JSON in a string."""
+    """The OpenAPI declaration of an event stream: names of events, and schemas of their data, JSON in a string."""
     properties: Json = {"data": {"type": "string", "description": about}}
     if events:
         content = {"contentMediaType": "application/json", "contentSchema": {"anyOf": list(events.values())}}
@@ -39,7 +39,7 @@ def error_event(error: Json) -> bytes:
 
 
 class EventStream(Response):
-    """A response in chunks. What goes wrong before the first has its status, and later an event of its own."""
+    """A streamed response. An error before the first chunk has its HTTP status; a later one is sent as an event."""
 
     def __init__(self, chunks: AsyncIterator[bytes], streams: TaskStreams, error: Callable[[Json], bytes]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Between asyncio, where requests are, and the engine's threads: submit and wait, or follow token by token."""
+"""Between the requests, in asyncio, and the engine's threads: submit and wait, or stream token by token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.engine.tasks import EventCallback, Finished, Generate, NewTokens, O
 from service.errors import CancelledError, InvalidFieldError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-WATCH_AFTER = 0.01  # seconds; most answers are there before it pays to look whether the client still is
+WATCH_AFTER = 0.01  # seconds; most answers are ready before it pays to watch for a disconnect
 
 
 async def run_tasks(
@@ -20,7 +20,7 @@ async def run_tasks(
 ) -> list[Outcome]:
     """The outcome of every task, in their order; if every one failed, the first failure is raised.
 
-    A client that leaves cancels all of them: CancelledError. `field` is the one to blame if they can never be queued.
+    If the client leaves, all are cancelled: CancelledError. `field` is named in the error if the queue is too small.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -56,7 +56,7 @@ def raise_if_all_failed(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 class TaskStreams:
-    """The events of tasks that are submitted together. A refusal is raised at once, before an answer has begun."""
+    """The events of tasks that are submitted together, on creation: a refusal is raised before the response begins."""
 
     def __init__(
         self, engine: EngineInterface, tasks: Sequence[Generate], deadline: float | None, receive: Receive, field: str
@@ -115,7 +115,7 @@ def _submit(
 ) -> Submission:
     try:
         return engine.submit(tasks, on_event, deadline)
-    except InvalidFieldError as error:  # more than the queue could ever hold
+    except InvalidFieldError as error:  # larger than the whole queue
         raise InvalidFieldError(error.message, field) from None
 
 

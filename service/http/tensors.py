@@ -42,7 +42,7 @@ def read_texts(tensor: InferInput, binary: bytes) -> list[str]:
 
 
 def tensor(name: str, datatype: str, rows: Sequence[Sequence[Any]], as_binary: bool) -> tuple[Json, bytes]:
-    """A tensor of the answer, and what of it follows the JSON."""
+    """A tensor of the answer: its part of the JSON, and the bytes that follow the JSON if `as_binary`."""
     values = [value for row in rows for value in row]
     described: Json = {"name": name, "datatype": datatype, "shape": [len(rows), len(rows[0])]}
     if not as_binary:

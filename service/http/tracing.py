@@ -32,13 +32,13 @@ from service.http.record import record_of
 Attributes = dict[str, AttributeValue]
 PHASES = ("queue", "encode", "decode")
 HEADERS = (b"traceparent", b"tracestate")
-SHUTDOWN_SECONDS = 3.0  # for the last spans to leave
+SHUTDOWN_SECONDS = 3.0  # for the last spans to be exported
 SECOND = 10**9  # nanoseconds
 
 
 @dataclass
 class RequestTrace:
-    """Results of one request's tasks, each with the time of its submission in nanoseconds of the clock."""
+    """Outcomes of one request's tasks, each with the time of its submission in Unix nanoseconds."""
 
     results: list[tuple[int, int, Task, Result | Exception]] = field(default_factory=list)  # submitted, index, ...
 
@@ -63,7 +63,7 @@ class TracedEngine(WrappedEngine):
 
 
 class TracingMiddleware:
-    """Around everything: the span of a request, a child of the one that `traceparent` names."""
+    """The outermost middleware: a span for each request, a child of the one that `traceparent` names."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app, self._tracer = app, tracer
@@ -133,14 +133,14 @@ def _phases(start: int, timing: Timing) -> Iterator[tuple[str, int, int]]:
 
 
 class Tracing:
-    """What an application is given so that its requests are traced."""
+    """The tracer of an application, and the wrapper of its engines."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._provider = provider or _make_provider()
         self.tracer = self._provider.get_tracer("attendant")
 
     def loader(self, load: LoadEngine) -> LoadEngine:
-        """`load`, with the engines traced."""
+        """Wraps `load`, so that its engines are traced."""
         return lambda directory: TracedEngine(load(directory))
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Tracing:
 
 
 def _make_provider() -> TracerProvider:
-    """Spans in batches to OpenTelemetry's collector, as its own variables say."""
+    """Exports spans in batches over OTLP, as configured by OpenTelemetry's own variables."""
     named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     provider = TracerProvider(resource=Resource.create({} if named else {"service.name": "attendant"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

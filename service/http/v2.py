@@ -48,7 +48,7 @@ OPTIONS = tuple(
 PARAMETERS = (*OPTIONS, "timeout_ms", "timeout", "binary_data_output")
 
 router = APIRouter()
-probes = APIRouter()  # want no key
+probes = APIRouter()  # need no key
 
 
 def error_format(_: str, error: ServiceError) -> tuple[int, Json]:
@@ -64,7 +64,7 @@ NO_SUCH_MODEL = {"404": "There is no model of this name.", "4XX": "Any other ref
 
 
 class InferRoute(APIRoute):
-    """A body of JSON, with binary tensors behind it where a header gives the length of the JSON."""
+    """A body of JSON, followed by binary tensors if a header gives the length of the JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         kind, endpoint = body_model(self), self.endpoint
@@ -156,7 +156,7 @@ def _json_length(header: str | None, size: int) -> int:
 
 
 def generate_request(request: InferRequest) -> GenerateRequest:
-    """The same as a request of POST /v1/generate."""
+    """The equivalent request of POST /v1/generate."""
     given = dict(request.parameters or {})
     unknown = [name for name in given if name not in PARAMETERS]
     if unknown:
@@ -175,7 +175,7 @@ def generate_request(request: InferRequest) -> GenerateRequest:
 
 
 def _outputs(request: InferRequest) -> dict[str, bool]:
-    """The tensors to answer, by name, and whether each follows the JSON."""
+    """The tensors to answer, by name, and whether each is sent as bytes after the JSON."""
     default = (request.parameters or {}).get("binary_data_output", False)
     if not isinstance(default, bool):
         raise InvalidFieldError("binary_data_output takes true or false.", "parameters")
@@ -196,7 +196,7 @@ def _outputs(request: InferRequest) -> dict[str, bool]:
 
 
 def _columns(served: ServedModel, results: Sequence[Generated], count: int) -> dict[str, list[list[Any]]]:
-    """Every output, a row for each text. At a deadline there may be fewer hypotheses: their places are empty."""
+    """Each output's rows, one for each text; hypotheses missing at a deadline become "", NaN and "deadline"."""
     decode = served.engine.target_tokenizer.decode
     rows: list[list[Hypothesis | None]] = [
         [*result.hypotheses, *[None] * (count - len(result.hypotheses))] for result in results
@@ -222,7 +222,7 @@ def _response(served: ServedModel, request: InferRequest, tensors: Sequence[tupl
 def _note(
     context: RequestContext, asked: GenerateRequest, tasks: Sequence[Generate], results: Sequence[Generated]
 ) -> None:
-    """What the log says of it."""
+    """Add what the request's log line says of it."""
     record = context.record
     record.facts |= {
         "inputs": len(tasks),

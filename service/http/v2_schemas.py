@@ -9,7 +9,7 @@ from pydantic import AfterValidator, PrivateAttr, WithJsonSchema
 from service.requests.schemas import RequestModel, ResponseModel, option, value
 
 ABOUT_BINARY = "binary_data_size, in bytes, where the data follows the JSON"
-# What is inside a list is checked by service/http/tensors.py.
+# The items of these lists are checked by service/http/tensors.py.
 SHAPE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 2}
 TEXT = {"type": "string", "minLength": 1}
 DATA = {"type": "array", "items": {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}}
@@ -59,7 +59,7 @@ class InferRequest(RequestModel):
         max_length=3,
         fail_fast=True,
     )
-    _binary: bytes = PrivateAttr(b"")  # what followed the JSON
+    _binary: bytes = PrivateAttr(b"")  # the bytes after the JSON
 
 
 class InferTensor(ResponseModel):

@@ -30,7 +30,7 @@ class CompletionPlan:
     tasks: list[Generate]
     tasks_per_prompt: int
     choices: int  # answered for each prompt
-    logprobs: int | None  # most probable tokens told for each place; None: not even the token's own log-probability
+    logprobs: int | None  # top-k tokens answered at each position; None: not even the token's own log-probability
 
     @property
     def prompt_tokens(self) -> int:
@@ -83,7 +83,7 @@ def plan_completion(
 def _as_native(
     request: CompletionRequest, served: ServedModel, settings: Settings, languages: Chosen
 ) -> GenerateRequest:
-    """What a completion asks for in the native dialect's fields, the model's defaults filled in."""
+    """The equivalent native request, with the model's defaults filled in."""
     fields: dict[str, Any] = {"num_hypotheses": request.n or 1, "temperature": request.temperature or None}
     if request.beam_size or request.best_of:
         fields["beam_size"] = request.beam_size or request.best_of

@@ -1,4 +1,4 @@
-"""From the engine's results to the JSON that every way in answers with: HTTP, files, the Python API."""
+"""From the engine's results to the JSON content of answers, shared by HTTP, bulk files and the Python API."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def error_content(error: ServiceError) -> Json:
 
 
 def opaque_error(request_id: str) -> ServiceError:
-    """What a client is told of a failure; the log has the rest."""
+    """The error that a client gets for an internal failure; the log has the details."""
     return ServiceError(f"Something went wrong in the service; its log tells more under request id {request_id}.")
 
 
@@ -116,9 +116,9 @@ def milliseconds(seconds: float) -> float:
 
 
 class StreamedText:
-    """Token events whose texts, one after the other, are the text of the answer.
+    """Token events whose texts, joined, are the text of the answer.
 
-    A token that ends inside a character waits for the next one.
+    A token that ends inside a character is held back until the next one.
     """
 
     def __init__(self, served: ServedModel) -> None:
@@ -139,7 +139,7 @@ class StreamedText:
                 yield from self._release(text)
 
     def finish(self, best: Hypothesis) -> Iterator[Json]:
-        """What of the answer was not sent yet."""
+        """The events of the answer that were not sent yet."""
         new = slice(len(self.ids), len(best.ids))
         yield from self.add(NewTokens(0, best.ids[new], best.logprobs[new], best.top_logprobs[new]))
         yield from self._release(self._served.engine.target_tokenizer.decode(self.ids))

@@ -1,4 +1,4 @@
-"""A model's own defaults of a request, from its bundle: they hold where a request says nothing."""
+"""A model's own defaults, from its bundle, for the fields that a request leaves out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("attendant")
 
 
 def usable_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a manifest that a request could give too; what it could not is left out, and the log says so."""
+    """The manifest's defaults that would be valid in a request; others are left out with a warning in the log."""
     usable = {}
     for name in FIELDS:
         if name not in generation:

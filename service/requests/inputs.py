@@ -16,7 +16,7 @@ PIECES_NAMED = 5
 def encode_source(
     served: ServedModel, text: str, field: str, prefix: Ids | None = None, allow_unknown: bool = False
 ) -> Ids:
-    """The ids of a source text, without the end token; `prefix` stands in place of what the tokenizer adds to all."""
+    """The ids of a source text, without the end token; `prefix` replaces what the tokenizer file adds."""
     limit = served.description.max_source_length
     tokenizer = served.engine.source_tokenizer
     ids = _encode(tokenizer, text, field, limit, bare=prefix is not None)
@@ -90,7 +90,7 @@ def _refuse_unknown(tokenizer: Tokenizer, text: str, ids: Ids, unknown: int, fie
 
 
 def _index(served: ServedModel, token: str, field: str, allow_unknown: bool) -> int:
-    # A lone surrogate is in no vocabulary, but the tokenizer cannot even be asked.
+    # A lone surrogate is in no vocabulary, and cannot be passed to the tokenizer.
     index = served.engine.target_tokenizer.index(token) if _lone_surrogate(token) is None else None
     if index is None:
         raise InvalidFieldError(f"{field} is {token[:40]!r}, which is no token of the model's target side.", field)

@@ -1,6 +1,7 @@
 """From a request to tasks for the engine; what a schema cannot check is checked here, all at once.
 
-Every dialect becomes a `Generation`, of which `make_tasks` makes tasks. The engine checks what its queue can hold.
+A request of either dialect, native or OpenAI's, becomes a `Generation`, which `make_tasks` turns into tasks. Limits of
+the queue are checked by the engine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from service.requests.served import ServedModel
 from service.requests.validation import combined_error
 from service.settings import Settings
 
-SEEDS = 2**63  # how many there are
+SEEDS = 2**63  # a seed is below this
 
 Problem = tuple[str, str]  # field, sentence
 
@@ -42,7 +43,7 @@ class Generation:
 
 
 def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> float | None:
-    """By time.monotonic(), or None."""
+    """The deadline by time.monotonic(), or None."""
     timeout_ms = settings.timeout_ms if timeout_ms is None else timeout_ms
     return arrival + timeout_ms / 1000 if timeout_ms else None
 
@@ -50,7 +51,7 @@ def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> floa
 def plan_generate(
     request: GenerateRequest, served: ServedModel, settings: Settings, field_name: str = "inputs"
 ) -> list[Generate]:
-    """`field_name` is what the request's texts are called where it was sent."""
+    """`field_name` is the name of the texts' field in the client's request, for error messages."""
     languages = served.languages.choose(request.source_language, request.target_language)
     request = with_defaults(request, served, settings, languages)
     refuse([*_limits(request, served, settings), *_contradictions(request)])

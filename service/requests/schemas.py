@@ -11,14 +11,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 LARGEST_SEED = 2**63 - 1
-LARGEST_LENGTH = 10**6  # of the schema; the model's own limit is checked with the model at hand
+LARGEST_LENGTH = 10**6  # in the schema; the model's own limit is checked by service/requests/planning.py
 LONGEST_TIMEOUT_MS = 86_400_000  # a day
-MOST_FIELDS = 100  # of a request; making a list of a million unknown ones would take its time
+MOST_FIELDS = 100  # of a request; listing a million unknown ones in an error would take long
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 100.0
 
 
 def option(default: Any, about: str, takes: str, *, unit: str = "", items: str = "", **limits: Any) -> Any:
-    """A field of a request; `takes` completes the sentence "FIELD takes ...", and `items` that of one in its list."""
+    """A field of a request; `takes` completes the sentence "FIELD takes ...", and `items` the same for an item."""
     extra: dict[str, Any] = {"x-takes": takes, "x-unit": unit} | ({"x-items": items} if items else {})
     return Field(default, description=about, json_schema_extra=extra, **limits)
 
@@ -48,16 +48,16 @@ def _as_list(inputs: Any) -> Any:
 
 
 def _known_early_stopping(found: Any) -> Any:
-    """One error for the field, where pydantic would tell of each type that it may have."""
+    """One error for the field, where pydantic would give one for each type of the union."""
     if isinstance(found, bool) or found == "never":
         return found
     raise PydanticCustomError("early_stopping", "unknown")
 
 
 EarlyStopping = Annotated[bool | Literal["never"], BeforeValidator(_known_early_stopping)]
-# Not empty: checked with the tokenizer at hand, to which a text of spaces may be empty too.
+# That it is not empty is checked after tokenization, since a text of spaces may have no tokens either.
 Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
-# One text or a list of texts in JSON, always a list in Python. One wrong item tells enough of a list of a million.
+# One text or a list of texts in JSON, always a list in Python. Validation stops at the first wrong item.
 Texts = Annotated[
     list[Text],
     Field(min_length=1, fail_fast=True),
@@ -336,7 +336,7 @@ class InfoResponse(ResponseModel):
     precision: str = value("the variant in use")
     provider: str = value("what computes")
     provider_fallback: str | None = value("reason for falling back from CUDA to CPU, or null")
-    threads: int = value("of computation")
+    threads: int = value("threads that compute")
     lanes: int = value("batches decoded side by side, when there is enough to do")
     lanes_reason: str | None = value("why memory allows fewer lanes than the threads would have, or null")
     limits: dict[str, int] = value("of texts, requests, batches and the queue, in the unit of their name")

@@ -1,4 +1,4 @@
-"""A model as requests are planned for it: a running engine, and what every request asks of it looked up once."""
+"""A model as planning sees it: a running engine, with what every request needs of it looked up once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from service.requests.defaults import usable_defaults
 
 
 class ServedModel:
-    """An engine, with what every request asks of it looked up once."""
+    """An engine, with what every request needs of it looked up once."""
 
     def __init__(self, engine: EngineInterface, name: str | None = None) -> None:
-        """`name` is how requests name it; None: by the bundle's own name."""
+        """`name` is the model's name in requests; None: the bundle's own name."""
         self.engine = engine
         self.description = engine.description
         self.name = name or self.description.model
@@ -22,5 +22,5 @@ class ServedModel:
         self.max_target_length = self.description.max_target_length
         self.languages = self.description.languages
         self.defaults = usable_defaults(self.description.generation)
-        self.start_length = len(self.description.generation.get("target_prefix", ()))  # where no language has its own
+        self.start_length = len(self.description.generation.get("target_prefix", ()))  # unless the language has its own
         self.forced_end = self.description.generation.get("forced_end") is True

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from service.errors import InvalidFieldError, InvalidJSONError, ServiceError
 from service.requests.schemas import ANY_TEXT, RequestModel
 
-MOST_PROBLEMS = 10  # told of in one answer
+MOST_PROBLEMS = 10  # listed in one error
 LONGEST_PATH = 100  # characters
 LONGEST_VALUE = 60  # characters
 NOT_AN_OBJECT = ("model_type", "model_attributes_type", "dict_type")
@@ -23,7 +23,7 @@ AnyRequest = TypeVar("AnyRequest", bound=RequestModel)
 
 
 def validate(kind: type[AnyRequest], values: Mapping[str, Any]) -> AnyRequest:
-    """The request with these fields, or an error that tells all that is wrong with them."""
+    """The request with these fields; InvalidFieldError lists everything wrong with them."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -81,7 +81,7 @@ def _sentence(kind: type[RequestModel], problem: Problem) -> str:
 
 
 def _takes(kind: type[RequestModel], location: Sequence[str | int]) -> str:
-    """What a field takes; an item of a list is an object of its model, what the field says of items, or else a text."""
+    """What a field takes, in words; for an item of a list: an object of its model, the field's `x-items`, or a text."""
     owner, name = _owner(kind, (*location, "")), location[-1]
     if isinstance(name, int):
         listed: Any = kind.model_fields[str(location[0])].json_schema_extra
@@ -96,7 +96,7 @@ def _owner(kind: type[RequestModel], location: Sequence[str | int]) -> type[Base
     """The model that the last part of a location would be a field of."""
     owner: type[BaseModel] = kind
     for part in location[:-1]:
-        field = owner.model_fields.get(str(part))  # None: an item of a list, or an entry of a table
+        field = owner.model_fields.get(str(part))  # None: an item of a list, or an entry of a dict
         owner = (field and model_in(field.annotation)) or owner
     return owner
 
