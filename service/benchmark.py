@@ -11,9 +11,9 @@ import itertools
 import json
 import multiprocessing
 import resource
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,8 @@ def read_texts(bundle: Bundle, path: Path | None) -> list[str]:
             raise BenchUsageError(f"{bundle.directory} has no sample texts; give some with --texts FILE.")
         return texts
     try:
-        texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        with path.open(encoding="utf-8-sig") as lines:
+            texts = [line.rstrip("\n") for line in lines if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise BenchUsageError(f"{path} cannot be read: {error}.") from None
     if not texts:
@@ -166,11 +167,8 @@ def measure(model: Any, setting: Setting, texts: list[str], beam_size: int, clie
             if now - began >= seconds:
                 return
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))  # raises what a client raised
     passed = time.perf_counter() - began
     times = sorted(itertools.chain.from_iterable(taken))
     return Measured(

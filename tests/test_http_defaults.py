@@ -66,6 +66,11 @@ def test_what_a_completion_says_wins(service: Service) -> None:
     assert found.early_stopping == "never"
 
 
+def test_a_default_length_gives_way_to_the_least_length_of_a_request(service: Service) -> None:
+    assert options_of(service, min_length=15).max_length == 16
+    assert options_of(service, min_length=5).max_length == 12
+
+
 @pytest.mark.parametrize("path", ["/v1/generate", "/v1/completions"])
 def test_sampling_keeps_no_beam(service: Service, path: str) -> None:
     assert options_of(service, path, temperature=1.0).beam_size == 1

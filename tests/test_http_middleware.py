@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from tests.serving import Service, in_process
 
@@ -52,6 +53,18 @@ def test_any_other_request_id_is_replaced(given: str, service: Service) -> None:
 
 def test_every_request_gets_an_id_of_its_own(service: Service) -> None:
     assert len({service.client.get("/nothing").headers["x-request-id"] for _ in range(20)}) == 20
+
+
+def test_keys_and_metrics_go_by_the_path_below_a_root_path(tmp_path: Path) -> None:
+    with in_process(tmp_path, api_keys=("normal",)) as service:
+        mounted = TestClient(service.client.app, root_path="/x")
+        normal = {"Authorization": "Bearer normal"}
+        assert mounted.post("/x/v1/reload", json={}, headers=normal).status_code == 403
+        assert mounted.get("/x/healthz").status_code == 200
+        assert mounted.post("/x/v1/generate", content=GOOD).status_code == 401
+        assert mounted.post("/x/v1/generate", content=GOOD, headers=normal).status_code == 200
+        labels = {"model": "fake", "endpoint": "/v1/generate", "outcome": "ok"}
+        assert service.registry.get_sample_value("attendant_requests_total", labels) == 1
 
 
 def test_a_body_over_the_limit_is_refused(service: Service) -> None:

@@ -429,6 +429,19 @@ def test_a_replaced_bundle_that_is_refused_leaves_the_old_one_serving_and_takes_
         assert service.listed()[0]["reason"] is None
 
 
+def test_a_bundle_that_is_put_back_after_a_refused_one_has_no_failure(tmp_path: Path) -> None:
+    with serving(tmp_path, "a", "b") as service:
+        service.loader.broken["a"] = BundleError("a/x has not its digest.")
+        (tmp_path / "a").rename(tmp_path / ".a")
+        write_manifest(tmp_path / "a", version="2")
+        assert service.reload().status_code == 422
+        del service.loader.broken["a"]
+        (tmp_path / "a").rename(tmp_path / ".broken")
+        (tmp_path / ".a").rename(tmp_path / "a")
+        assert reloaded(service) == dict.fromkeys("ab", "loaded")
+        assert service.listed()[0]["reason"] is None
+
+
 def test_a_broken_bundle_that_is_added_is_told_and_the_others_serve_on(tmp_path: Path) -> None:
     with serving(tmp_path, "a") as service:
         write_manifest(tmp_path / "b")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from attendant import main
+from export.bundle import read_bundle
 from service.api import Model
-from service.benchmark import BEAMS, CLIENTS, Measured, Setting, best_settings, measure, settings_for, share
-from service.settings import read_settings
+from service.benchmark import BEAMS, CLIENTS, Measured, Setting, best_settings, measure, read_texts, settings_for, share
+from service.settings import DEFAULT_BUNDLE, read_settings
 
 
 def row(precision: str, lanes: int, clients: int, p50: float, rate: float, beam: int = 1) -> Measured:
@@ -46,6 +47,20 @@ def test_what_is_measured_adds_up() -> None:
     assert found.texts >= 3
     assert found.p50_ms <= found.p99_ms
     assert found.tokens_per_second > found.texts_per_second > 0
+
+
+@pytest.mark.parametrize("texts", ["☃\n", "tea\n☃\n"])
+def test_a_text_that_the_model_refuses_ends_the_command_with_its_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: str
+) -> None:
+    (tmp_path / "texts").write_text(texts, encoding="utf-8")
+    assert main(["bench", "--texts", str(tmp_path / "texts"), "--seconds", "1"]) == 1
+    assert "☃" in capsys.readouterr().err
+
+
+def test_only_a_line_break_separates_texts(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("\ufeffa\u2028b\r\n\nc\n", encoding="utf-8", newline="")
+    assert read_texts(read_bundle(DEFAULT_BUNDLE), tmp_path / "texts") == ["a\u2028b", "c"]
 
 
 def test_the_command_prints_a_table_and_flags_that_serve_takes(

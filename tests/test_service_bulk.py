@@ -26,7 +26,7 @@ from service.bulk import pipeline, progress
 from service.bulk.command import BulkUsageError, SetAsideError
 from service.bulk.pipeline import Item, Window, answered
 from service.bulk.progress import Progress
-from service.bulk.shards import OutputError
+from service.bulk.shards import PROGRESS, OutputError
 from service.bulk.texts import plan_text
 from service.generate import GenerateUsageError, generate, run
 from service.requests.schemas import GenerateRequest
@@ -126,6 +126,16 @@ def one_by_one(engine: FakeEngine, texts: Sequence[str]) -> list[str]:
     served = ServedModel(engine)
     run(served, GenerateRequest(inputs=["-"]), [text.encode() for text in texts], out, "text", False)
     return out.getvalue().decode().split("\n")[:-1]
+
+
+def test_errors_of_an_attempt_that_was_killed_do_not_stay_beside_a_shard_without_any(
+    tmp_path: Path, bulk: Bulk
+) -> None:
+    out = bulk([write(tmp_path, "text", WORDS)])
+    progress = (out / PROGRESS).read_text(encoding="utf-8").splitlines(keepends=True)
+    (out / PROGRESS).write_text("".join(progress[:2]), encoding="utf-8")
+    (out / "part-00002.errors.jsonl").write_text("{}\n", encoding="utf-8")
+    assert errors(bulk([write(tmp_path, "text", WORDS)])) == []
 
 
 @pytest.mark.parametrize("form", FORMATS)

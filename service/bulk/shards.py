@@ -185,7 +185,9 @@ class ShardWriter:
         self.failed += 1
 
     def finish(self) -> None:
-        if self._errors is not None:
+        if self._errors is None:
+            self._errors_path.unlink(missing_ok=True)  # of an attempt that was killed before its progress was written
+        else:
             self._errors.close()
             _rename(self._errors_path)
         self._writer.close()

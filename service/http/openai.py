@@ -25,8 +25,6 @@ from service.requests.openai_schemas import (
     OpenAIErrorResponse,
 )
 
-DONE = b"data: [DONE]\n\n"
-FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 MODELS, COMPLETIONS, CHAT = "/v1/models", "/v1/completions", "/v1/chat/completions"
 STREAMED = "JSON: chunks as OpenAI sends them; the last is [DONE]"

@@ -163,7 +163,7 @@ class Models:
         changed = [
             model
             for model in looked_at
-            if not model.removed and (only or model.state == "failed" or _differs(model, found[model.name]))
+            if not model.removed and (only or model.failure is not None or _differs(model, found[model.name]))
         ]
         known = {model.name for model in self._models}
         new = [] if only else [Model(bundle) for name, bundle in found.items() if name not in known]

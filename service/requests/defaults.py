@@ -51,7 +51,8 @@ def fitting_defaults(
     if "beam_size" in fields:
         fields["beam_size"] = min(max(fields["beam_size"], request.num_hypotheses), most_hypotheses)
     if "max_length" in fields:
-        fields["max_length"] = min(max(fields["max_length"] - start, 1), longest)
+        least = request.min_length + 1 if "min_length" in request.model_fields_set else 1
+        fields["max_length"] = min(max(fields["max_length"] - start, least), longest)
     if "min_length" in fields:
         limit = fields.get("max_length", request.max_length) or longest
         fields["min_length"] = min(max(fields["min_length"] - start, 0), limit - 1)
