@@ -1,10 +1,10 @@
 """Which cross-attention aligns source and target best: chosen at export on validation pairs, without gold alignments.
 
-The reference is how each target token depends on the source. Each source token in turn is replaced by others of the
-same data; what target token t loses by it, in log-probability, is its dependence on source token s. Dependences are
-normalised twice: those of a target token sum to 1, so that every target token counts once; then those of a source
-token, so that one on which everything depends a little explains nothing. The heads chosen are those whose largest
-weights point at the most of it.
+The reference is how much each target token depends on each source token. Each source token s in turn is replaced by
+others of the same data; the log-probability that target token t loses by this is its dependence on s. Dependences are
+normalised twice: first those of a target token sum to 1, so that every target token counts the same; then those of a
+source token do, so that one on which everything depends a little does not stand out. The heads chosen are those whose
+largest weights fall on the most dependence.
 
 L layers   H heads   T target   S source
 """
@@ -33,14 +33,14 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Reference:
-    """What the heads' weights of one pair are held to."""
+    """The dependences of one pair, and the attention weights to compare with them."""
 
     dependence: Tensor  # (S, T), normalised
-    cross: Tensor  # (L, H, T, S): of the step that gives each target token, over source tokens without the end token
+    cross: Tensor  # (L, H, T, S): at the step that predicts each target token, over source tokens without the end token
 
 
 def choose_alignment(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start: Sequence[int] = ()) -> dict[str, Any]:
-    """The manifest's `alignment`; {} where nothing depends on anything. `start` tokens come before every target."""
+    """The manifest's `alignment`; {} if there is no dependence at all. `start` tokens come before every target."""
     config = model.config
     limit = min(LONGEST, config.max_length - 1 - len(start))
     fitting = [pair for pair in pairs if 0 < len(pair[0]) <= LONGEST and 0 < len(pair[1]) <= limit][:PAIRS]
@@ -57,7 +57,7 @@ def choose_alignment(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start
 
 
 def agreement(references: Sequence[Reference], layer: int, heads: list[int]) -> float:
-    """The dependence that the largest of the heads' mean weights point at, as a share of the most that could be."""
+    """The dependence at the argmax of the heads' mean weights, summed, as a fraction of the largest possible sum."""
     found = possible = 0.0
     for pair in references:
         best = pair.cross[layer, heads].mean(0).argmax(-1)  # (T,)
@@ -79,9 +79,9 @@ def reference_pairs(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start:
 def reference(
     model: Transformer, source: Ids, target: Ids, substitutes: list[Ids], start: Sequence[int] = ()
 ) -> Reference:
-    """Of one pair: `substitutes` has as many tokens for each source token."""
+    """The reference of one pair; `substitutes` has the same number of tokens for each source token."""
     each = len(substitutes[0])
-    variants = torch.tensor([[*source, EOS]]).repeat(len(source) * each + 1, 1)  # the last is as it is
+    variants = torch.tensor([[*source, EOS]]).repeat(len(source) * each + 1, 1)  # the last is unchanged
     for position, tokens in enumerate(substitutes):
         variants[position * each : (position + 1) * each, position] = torch.tensor(tokens)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def _read(model: Transformer, variants: Tensor, read: Ids, target: Ids) -> tuple
 
 
 def normalise(costs: Tensor) -> Tensor:
-    """(S, T): what costs nothing is 0; each target token's costs are shares of its own, then each source token's."""
+    """(S, T): negative costs become 0; each target token's are divided by their sum, then each source token's."""
     costs = costs.clamp_min(0)
     by_target = costs / costs.sum(0, keepdim=True).clamp_min(1e-6)
     return by_target / by_target.sum(1, keepdim=True).clamp_min(1e-6)

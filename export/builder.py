@@ -20,7 +20,7 @@ ELEMENT_TYPES = {
     "int32": TensorProto.INT32,
     "int8": TensorProto.INT8,
 }
-NAMED = {"float": "real"}  # in names of constants, which stay: verification compares whole graphs
+NAMED = {"float": "real"}  # in names of constants; a change would fail the verification of bundles already exported
 SMALLEST_STORED = 1024  # bytes; smaller arrays stay in the graph
 ALIGNMENT = 64  # bytes
 

@@ -2,9 +2,9 @@
 
     manifest.json               what the model is, its variants, a digest of every file, the certificate
     tokenizers/source.json      and target.json
-    VARIANT/encoder.onnx        and step.onnx, full.onnx, as export/signature.py describes them;
+    VARIANT/encoder.onnx        and step.onnx, full.onnx, merge.onnx, as export/signature.py describes them;
                                 fast_encoder.onnx and fast_step.onnx for the CPU
-    VARIANT/weights.bin         what they share
+    VARIANT/weights.bin         the weights that they share
 
 `read_bundle` trusts nothing: every file is there, is listed and has its digest; no path leaves the directory; every
 graph is an ONNX file whose weights are in the bundle; every field of the manifest has its type.
@@ -72,7 +72,7 @@ class Bundle:
     variants: dict[str, Variant]
     certificate: dict[str, Any]
     produced_by: dict[str, str]
-    generation: dict[str, Any] = field(default_factory=dict)  # an imported model's defaults of a request
+    generation: dict[str, Any] = field(default_factory=dict)  # an imported model's defaults for requests
     languages: dict[str, Any] = field(default_factory=dict)  # and its language codes, as ids
     alignment: dict[str, Any] = field(default_factory=dict)  # the cross-attention that aligns source and target best
 
@@ -172,7 +172,7 @@ def write_bundle(
     prove: Callable[[Bundle], None] = lambda _: None,
     force: bool = False,
 ) -> None:
-    """Fill a directory beside, list its files, and give it its name only when it reads as a bundle and is proven.
+    """Fill a temporary directory beside, and rename it to `directory` only if it reads as a bundle and `prove` passes.
 
     `fill` writes every file but the manifest and returns the manifest without `format` and `files`.
     """
@@ -203,7 +203,7 @@ def write_bundle(
 
 
 def _put_back(old: Path, directory: Path) -> None:
-    """Undo the first half of a replacement: the bundle was renamed, and none has its name."""
+    """Undo an interrupted replacement: rename the old bundle back if nothing has its name."""
     if old.exists() and not directory.exists():
         old.rename(directory)
 

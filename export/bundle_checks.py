@@ -20,7 +20,7 @@ SEED = 1
 
 
 def guarded(name: str, check: Iterator[str]) -> Iterator[str]:
-    """The problems of a check; that it cannot run is one of them."""
+    """The problems that a check yields; a check that cannot run is a problem too."""
     try:
         yield from check
     except Exception as error:  # onnxruntime's kinds have no common base, and a bundle's content can break any check

@@ -1,8 +1,8 @@
-"""Calibration: which levels the input of each matrix product is rounded to in int8, from what it is on real inputs.
+"""Calibration for int8: the range of each matrix product's input, from its values on real pairs.
 
-The graph in f32 runs twice over some pairs: once for the least and the greatest value of each input, once for a
-histogram between them. A few values are far out, and levels that reach them are coarser for all others. So the range is
-the one of some narrower ones with the least squared error, of rounding within and of cutting off beyond.
+The f32 graph runs over the pairs once for the minimum and the maximum of each input, and again for a histogram between
+them. A range that reaches outliers rounds all other values more coarsely, so several narrower ranges are tried, and the
+one with the least squared error is chosen: of rounding inside the range, and of clipping outside.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from model.tokenizer import BOS, EOS
 ACTIVATION_LEVELS = 255
 CACHED = "cached"
 WEIGHTS = "weights.bin"
-BINS = 4096  # of a histogram, some for each level
-SHARES = tuple(round(1 - 0.05 * i, 2) for i in range(11))  # of the least and the greatest value, that may be a range
-AS_GOOD = 1.01  # times the least error: a choice that another processor may make
+BINS = 4096  # of a histogram: about 16 for each level
+SHARES = tuple(round(1 - 0.05 * i, 2) for i in range(11))  # fractions of minimum and maximum that are tried as a range
+AS_GOOD = 1.01  # times the least error: a range up to here is as good, and another processor may choose it
 
 Pair = tuple[list[int], list[int]]  # ids of a source and a target
 
 
 @dataclass(frozen=True)
 class Range:
-    """From where to where the levels of an activation reach; 0 is one of them."""
+    """The range that an activation's levels cover; 0 is always a level."""
 
     low: float
     high: float
-    cached: list[float] = field(default_factory=list)  # the largest output of each channel, of what is cached of it
+    cached: list[float] = field(default_factory=list)  # each channel's largest absolute output, of keys and values
 
     @property
     def scale(self) -> float:
@@ -48,14 +48,14 @@ class Range:
         return round(-min(self.low, 0) / self.scale)
 
     def rounded(self, values: Array) -> Array:
-        """What int8 makes of some values."""
+        """The values quantized and dequantized again."""
         levels: Array = np.clip(np.rint(values / self.scale) + self.zero_point, 0, ACTIVATION_LEVELS)
         return (levels - self.zero_point) * self.scale
 
 
 @dataclass
 class Observed:
-    """What the input of a matrix product was like."""
+    """Statistics of a matrix product's input."""
 
     low: float = np.inf
     high: float = -np.inf
@@ -63,7 +63,7 @@ class Observed:
     cached: Array = field(default_factory=lambda: np.zeros(0))
 
     def choices(self) -> list[Range]:
-        """The range with the least error first, then those that are as good but for a hundredth."""
+        """The range with the least error, then those with an error of up to AS_GOOD times that."""
         edges = np.linspace(self.low, self.high, BINS + 1)
         middles, cached = (edges[1:] + edges[:-1]) / 2, [float(f"{value:.4g}") for value in self.cached]
         lows, highs = ((end,) if end == 0 else [share * end for share in SHARES] for end in (self.low, self.high))
@@ -74,9 +74,9 @@ class Observed:
 
 
 class ObservedParts(Parts):
-    """The f32 parts, with the input of every matrix product as an output.
+    """The f32 parts, with the input of every matrix product as a graph output.
 
-    Where keys and values of the decoder come from, also with the largest output of each channel, whatever its sign.
+    Products that compute the decoder's cached keys and values also output the largest absolute value of each channel.
     """
 
     def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array], seen: list[str]) -> None:
@@ -150,7 +150,7 @@ def observe(
 
 
 def _session(config: ModelConfig, weights: dict[str, Array], seen: list[str]) -> ort.InferenceSession:
-    """The graph that observes; `seen` gets the names of its products.
+    """The full graph with `ObservedParts`, loaded; appends the names of its products to `seen`.
 
     The weights are in a temporary file beside it: a protobuf message has at most 2 GiB, and a model may have more.
     """

@@ -2,7 +2,7 @@
 
 An answer has at most 64 tokens and at most max_length - 1, its end token included, so that it can be scored with an end
 token after it; one that did not end by then has the finish_reason "length". The tokens that every target of an imported
-model starts with are the first of its answers, with their log-probabilities: the replay then reads what the service
+model starts with are part of its answers, with their log-probabilities, so that the replay covers what the service
 decodes.
 """
 
@@ -65,7 +65,7 @@ def _sample(trained: TrainedModel, text: str) -> dict[str, Any]:
 
 
 def _started(model: Transformer, start: tuple[int, ...]) -> Any:
-    """A model that reads the `start` tokens after the start of every target, for a search that knows of none."""
+    """The model with the `start` tokens inserted after BOS in every target, for a search without such an option."""
 
     def logits(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         before = torch.tensor([start], dtype=target.dtype)  # (1, start tokens)
@@ -93,7 +93,7 @@ def check_answers(certificate: dict[str, Any], trained: TrainedModel) -> Iterato
 
 
 def _distances(sample: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """(what, how far its log-probabilities are from torch's); infinite where the tokens are others."""
+    """(what, how far its log-probabilities are from torch's); infinitely far if the tokens differ."""
     if sample["source_ids"] != expected["source_ids"]:
         yield "source_ids", np.inf
     for name in ("greedy", "beam", "next_token"):

@@ -20,13 +20,13 @@ from export.runner import Array, Feeds, Runner, chunks, padded
 from model.tokenizer import BOS, EOS, PAD
 from model.transformer import AttentionWeights, Transformer
 
-ROUNDING = 4  # times torch's own distance between f32 and f64 is no difference
-ROUNDING_CAP = 10  # times the tolerance is one, whatever torch's rounding
+ROUNDING = 4  # this many times torch's own difference between f32 and f64 is tolerated
+ROUNDING_CAP = 10  # but at most this many times the tolerance
 INT8_TOLERANCE = 1e-3  # of log-probabilities, nats, from the int8 reference that follows the graph's levels
 INT8_ATTENTION_TOLERANCE = 1e-4
 LEVEL_SLACK = 0.01  # levels, beside the half that rounding explains
 LARGEST_BATCH = 64
-IMPOSSIBLE = -1000.0  # log-probabilities below are one and the same: classes that a bias forbids, in any rounding
+IMPOSSIBLE = -1000.0  # log-probabilities below count as equal: tokens that a bias forbids, whatever the rounding
 LARGEST_OUTPUT = 2**24  # log-probabilities of one batch of answers
 
 
@@ -61,8 +61,8 @@ def check_int8_values(
 ) -> Iterator[str]:
     """Levels, log-probabilities and attention against the int8 reference: over the grid, then along greedy answers.
 
-    `answers` are source and target ids, as the graphs decode them after the `start` tokens, up to a limit of tokens in
-    all: each token must be the reference's most probable.
+    `answers`: source ids, and target ids as the graphs decode them after the `start` tokens, up to `limit` tokens in
+    all. Each target token must be the reference's most probable too.
     """
     reference, tracing = int8_reference(model, calibration, int8_caches), TracingRunner(runner, graphs)
     for inputs in grid(runner.sizes):
@@ -99,7 +99,7 @@ def _check_answers(
     limit: int,
     start: Sequence[int],
 ) -> Iterator[str]:
-    """Greedy answers forced through the graphs: the reference, along their levels, chooses every token too."""
+    """Force greedy answers through the graphs: the reference, following their levels, must choose the same tokens."""
     source, source_length = padded([[*ids, EOS] for ids, _ in batch], PAD)
     first = len(start)  # the position whose next token is the answer's first
     said = [[*ids, EOS][: limit - first] for _, ids in batch]
@@ -132,7 +132,7 @@ def differences(name: str, found: Array, expected: Array, allowed: float, inputs
         return
     if name.startswith("logprobs"):
         found, expected = possible(found), possible(expected)
-    if name.startswith("encoder_attention"):  # padded queries say nothing
+    if name.startswith("encoder_attention"):  # padded queries do not count
         is_source = np.arange(inputs.source.shape[1]) < inputs.source_length[:, None]
         is_source = is_source[:, None, None, :, None]
         found, expected = np.where(is_source, found, 0), np.where(is_source, expected, 0)
@@ -149,7 +149,7 @@ def torch_values(model: Transformer, inputs: Inputs) -> dict[str, Array]:
 
 
 def possible(logprobs: Array) -> Array:
-    """The same, with all that is impossible equally so."""
+    """Log-probabilities, cut off below at IMPOSSIBLE."""
     return np.maximum(logprobs, IMPOSSIBLE)
 
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle: graphs, tokenizers, certificate, and the proof before it gets its name."""
+"""From a checkpoint to a bundle: graphs, tokenizers, certificate; verified against torch before it is kept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def convert(
 ) -> Bundle:
     """Write a bundle of a trained run, if it proves to be the same model.
 
-    `threads` of torch and onnxruntime; 0: as many as are measured to be fastest for torch; None: as they are set.
+    `threads` of torch and onnxruntime; 0: torch's is measured, onnxruntime's its default; None: as they are set.
     """
     trained = checkpoint.load_trained(run)
     arrays = arrays_of(trained.model)
@@ -102,7 +102,7 @@ def _forward(trained: TrainedModel) -> None:
 
 
 def advice(problems: list[str]) -> list[str]:
-    """What to do where int8 alone is off."""
+    """What to do if only int8 has problems."""
     if any(not problem.startswith("int8") for problem in problems):
         return []
     return [
@@ -150,7 +150,7 @@ def describe(
         "name": name,
         "sizes": dataclasses.asdict(sizes_of(trained.config)),
         "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
-        "limits": {"max_source_length": limit - 1, "max_target_length": limit},  # tokens: text, and with the end token
+        "limits": {"max_source_length": limit - 1, "max_target_length": limit},  # tokens without / with the end token
         "tokenizers": TOKENIZERS,
         "variants": variants,
         "certificate": certificate,

@@ -98,7 +98,7 @@ def bundle_answers(
     allow_unknown: bool = False,
     threads: int | None = None,
 ) -> Answers:
-    """What a variant's graphs answer; `threads`: 0 measures how many are fastest, None leaves onnxruntime's."""
+    """A variant's answers; `threads`: 0 measures how many are fastest, None leaves onnxruntime's default."""
     from export.runner import GraphStepper, Runner
     from model import tokenizer
     from model.decode import decode_sources

@@ -2,9 +2,9 @@
 
 `GroupQueryAttention` takes the length of each row and reads no further. In self-attention it writes the new key and
 value into the cache (past and present may be one buffer); in cross-attention it gets no new keys. In the int8 variant
-the caches are int8, with a scale per channel that is fixed at export. With one query `causal=0` is the same function,
-by a kernel that never splits the keys of one row over threads; the causal one does, for a lone row, and then rounds
-differently than in a batch (docs/decisions/005).
+the caches are int8, with a scale per channel that is fixed at export. For one query `causal=0` computes the same as
+`causal=1`, but by a kernel that never splits the keys of one row over threads; the causal kernel does that for a single
+row, and then rounds differently than in a batch (docs/decisions/005).
 
 The encoder works on the N tokens of all sources without their padding, (N, D); only around attention they are laid out
 as (B, S, D). That is `MultiHeadAttention` with the source lengths, which rounds a single query differently from two or
@@ -41,9 +41,9 @@ class FastAttention(Parts):
         self.layout = g.op("Concat", g.op("Shape", "source"), g.constant([-1]), axis=0)  # (B, S, -1)
         is_token = g.op("Less", self.indices("source", axis=1), g.op("Unsqueeze", "source_length", g.constant([1])))
         is_token = g.reshape(is_token, [-1])  # (B * S,): false at padding
-        self.tokens = g.reshape(g.op("NonZero", is_token), [-1])  # (N,): where each token is among those with padding
+        self.tokens = g.reshape(g.op("NonZero", is_token), [-1])  # (N,): each token's index in the padded layout
         count = g.op("CumSum", g.cast(is_token, "int32"), g.constant(0, "int32"))
-        self.places = g.op("Sub", count, g.constant(1, "int32"))  # (B * S,): the token, or for padding the one before
+        self.places = g.op("Sub", count, g.constant(1, "int32"))  # (B * S,): index in (N,), at padding the one before
 
     def embed_source(self) -> str:
         g, name = self.g, "source_embedding"

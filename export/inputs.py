@@ -17,7 +17,7 @@ FIRST_REAL_ID = EOS + 1
 
 @dataclass(frozen=True)
 class Inputs:
-    """One point of the grid."""
+    """One batch of the grid."""
 
     source: Array
     source_length: Array

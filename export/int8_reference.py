@@ -41,7 +41,7 @@ class Trace:
         self.missing: list[str] = []
 
     def follow(self, name: str, value: Tensor, of_source: bool) -> Tensor:
-        """value (B, L, N), in levels -> the graph's levels, of which those of further padding are left out"""
+        """value (B, L, N), in levels before rounding -> the graph's levels, without its additional padding"""
         found = self.levels.get(name)
         if found is not None and of_source:
             found = found[:, : value.shape[1]]
@@ -49,7 +49,7 @@ class Trace:
             self.missing.append(name)
             return value.round()
         levels = found.to(value.dtype)
-        if of_source:  # padded positions say nothing
+        if of_source:  # padded positions do not count
             levels = torch.where(self.is_source.unsqueeze(-1), levels, value.round())
         distance = (levels - value).abs().nan_to_num(nan=torch.inf)
         at = torch.unravel_index(distance.argmax(), distance.shape)

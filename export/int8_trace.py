@@ -42,7 +42,7 @@ class TracingRunner(Runner):
             )
 
     def run(self, graph: str, feeds: Feeds, *_: str) -> Feeds:
-        """All outputs, whichever are asked for, but the levels, which are kept."""
+        """All outputs, whatever is asked for, except the levels, which are recorded for `take_trace`."""
         outputs = super().run(graph, feeds)
         for value, products in self._products[graph].items():
             levels = outputs.pop(value)  # (B, L, N) of a pass, (R, 1, N) or (R, N) of a step
@@ -68,7 +68,7 @@ class TracingRunner(Runner):
 
 
 def with_padding(levels: Array, source: Array, source_length: Array) -> Array:
-    """Those of all source tokens, (tokens, N) -> (B, S, N), with 0 at padding"""
+    """Levels of all source tokens, (tokens, N) -> (B, S, N), with 0 at padding"""
     laid_out = np.zeros((*source.shape, levels.shape[-1]), levels.dtype)
     laid_out[np.arange(source.shape[1]) < source_length[:, None]] = levels
     return laid_out

@@ -1,4 +1,4 @@
-"""What a variant's answers are like beside torch's: how far, how many differ, how many are wrong."""
+"""A variant's answers compared with torch's: drift of log-probabilities, how many answers differ, error rates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def measure(runner: Runner, answers: dict[int, list[Ids]], samples: Samples, hel
 
 
 def check_measured(claimed: dict[str, float], found: dict[str, float]) -> Iterator[str]:
-    """Whether the manifest's rates are those found, within a point, or three inputs where these are few."""
+    """Rates in the manifest that are off by more than a percentage point, or than three inputs if that is more."""
     slack = max(SLACK, 300 / found["held_out_inputs"])
     for name in RATES:
         if claimed and not abs(claimed.get(name, -slack - 1) - found[name]) <= slack:

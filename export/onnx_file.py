@@ -1,4 +1,4 @@
-"""Reads as much of an ONNX file as tells whether it is one and where it keeps its weights. Standard library only.
+"""Reads just enough of an ONNX file to tell whether it is one and where its weights are. Standard library only.
 
 An ONNX file is a protobuf message. A message is a sequence of fields, each a key (number and wire type) and a value;
 the numbers below are those of onnx.proto.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSETS, MODEL_FUNCTIONS = 1, 7, 8, 25
-# message: {field number: the message that it holds}, for every way that leads to a tensor
+# {message: {field number: the message in that field}}, for every path that leads to a tensor
 INSIDE: dict[str, dict[int, str]] = {
     "model": {MODEL_GRAPH: "graph", MODEL_FUNCTIONS: "function"},
     "function": {7: "node"},

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Precision:
     tolerance: float  # the largest distance of a certified log-probability from torch's
     differing: float  # the share of held-out inputs whose answer may differ from torch's
-    dtype: str = "float32"  # what a number is that is not an integer
-    row_distance: float = 0.0  # how far a row's log-probability alone may be from that in a batch; 0: the same bits
+    dtype: str = "float32"  # of floating-point values
+    row_distance: float = 0.0  # largest difference of a row's log-probabilities alone and in a batch; 0: the same bits
     quantized: bool = False
-    fast_cache: str = ""  # what the fast graphs cache; as it is, where nothing is said
+    fast_cache: str = ""  # dtype of the fast graphs' KV caches; empty: `dtype`
 
 
 PRECISIONS = {

@@ -36,7 +36,7 @@ class Int8Parts(Parts):
     def product(
         self, x: str, name: str, weight: Array, bias_name: str, bias: Array | None, unit: Array | None = None
     ) -> str:
-        """`unit` is what each column of the result is a multiple of."""
+        """With `unit` (out,), each column of the result is divided by its unit."""
         g, values = self.g, self.ranges[name]
         scale, zero = self._scalar(values.scale), g.constant(values.zero_point, "uint8")
         levels, columns = quantize_columns(weight)
@@ -70,5 +70,5 @@ class Int8Parts(Parts):
         return str(g.op("Mul", picked, g.op("Gather", g.weight(f"{table} row scale", factors), ids, axis=0)))
 
     def _activate(self, x: str) -> str:
-        """ReLU is what quantization does anyway: below a zero point of 0 there is no level."""
+        """ReLU needs no node: its range starts at 0, so quantizing the next product's input clips negative values."""
         return x if self.config.activation == "relu" else super()._activate(x)

@@ -33,7 +33,7 @@ def drift(certificate: dict[str, Any], runner: Runner) -> float:
 
 
 def check_samples(certificate: dict[str, Any], max_length: int) -> Iterator[str]:
-    """What is wrong with the samples themselves: none, or not servable."""
+    """Problems of the samples themselves: there are none, or their answers are too long to be served."""
     if not certificate.get("samples"):
         yield "it has no samples"
         return

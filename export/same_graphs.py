@@ -57,7 +57,7 @@ def compare_weights(
 
 
 def compare_nodes(graph: str, stored: onnx.ModelProto, wanted: onnx.ModelProto) -> Iterator[str]:
-    """The first difference of each kind, of all that is not an initializer."""
+    """Differences other than in weights: the first of each kind."""
     have, want = _without_weights(stored), _without_weights(wanted)
     if _bytes(have) == _bytes(want):
         return
@@ -98,7 +98,7 @@ def _quoted(names: Iterable[str]) -> Iterator[str]:
 
 
 def _array(tensor: onnx.TensorProto, directory: Path) -> Array:
-    copied = onnx.TensorProto()  # it keeps what is read of the file
+    copied = onnx.TensorProto()  # to_array would read the file into the tensor itself
     copied.CopyFrom(tensor)
     return np.asarray(numpy_helper.to_array(copied, str(directory)))
 

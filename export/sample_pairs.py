@@ -29,14 +29,14 @@ def sample_pairs(run: Path, trained: TrainedModel, given: Path | None = None) ->
     sources = trained.source.encode_batch(texts)
     fitting = [i for i, ids in enumerate(sources) if 0 < len(ids) < trained.config.max_length]
     chosen = [sources[i] for i in fitting]
-    room = trained.config.max_length - (1 if trained.start else 0)  # an answer without end calibrates too, after BOS
+    room = trained.config.max_length - (1 if trained.start else 0)  # so that BOS and an unfinished answer fit
     limit = answer_limit(chosen, room)
     answers = decode_all(trained.model, chosen, max_length=limit, start=trained.start)
     return [(texts[i], trained.target.decode(ids)) for i, ids in zip(fitting, answers, strict=True)]
 
 
 def random_texts(tokenizer: Tokenizer, longest: int) -> list[str]:
-    """Texts of random tokens, none of which is special, in a fixed order."""
+    """Texts of random ordinary tokens, the same every time."""
     rng = np.random.default_rng(SEED)
     ordinary = [i for i in range(EOS + 1, tokenizer.size) if " " not in tokenizer.token(i)]
     texts = [tokenizer.decode(rng.choice(ordinary, rng.integers(1, longest + 1)).tolist()) for _ in range(2 * INVENTED)]
@@ -45,5 +45,5 @@ def random_texts(tokenizer: Tokenizer, longest: int) -> list[str]:
 
 
 def answer_limit(sources: list[list[int]], max_length: int) -> int:
-    """Tokens that an answer may have in a comparison: enough for any that makes sense of its source."""
+    """The most tokens that answers may have when compared: enough for any sensible answer to these sources."""
     return min(max_length, 2 * max(map(len, sources), default=0) + 50)

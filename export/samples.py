@@ -22,7 +22,7 @@ Ids = list[int]
 
 @dataclass
 class Samples:
-    """No held-out source is among those of the calibration pairs."""
+    """Calibration pairs and held-out sources, which have no source in common; and the model itself."""
 
     trained: TrainedModel
     calibration: list[tuple[Ids, Ids]]  # source and target
@@ -50,7 +50,7 @@ class Samples:
 
 
 def read_samples(run: Path, trained: TrainedModel, given: Path | None = None) -> Samples:
-    """The samples given, or of a run, that the model can read; BundleError if they are too few to split."""
+    """The samples in `given`, else of the run, that fit the model; BundleError if they are too few to split."""
     path = given or run / checkpoint.SAMPLES
     pairs = sample_pairs(run, trained, given)
     limit = trained.config.max_length
@@ -70,7 +70,7 @@ def read_samples(run: Path, trained: TrainedModel, given: Path | None = None) ->
 
 
 def imported_defaults(run: Path) -> dict[str, Any]:
-    """What the manifest takes over from an imported run, as far as the run holds any."""
+    """An imported run's generation defaults and languages, for the manifest; a trained run has none."""
     kept = checkpoint.read_config(run)
     return {name: kept[name] for name in DEFAULTS if kept.get(name)}
 

@@ -3,8 +3,8 @@
 A dynamic axis has a name, a fixed one a size. `{layer}` stands for each decoder layer. Standard library only.
 
     batch       requests                    rows     hypotheses being extended
-    source      tokens of the longest source, with its end token; at least LEAST_WIDTH, and for the same bits in every
-                batch a multiple of WIDTH_UNIT, up to max_length rounded up to one
+    source      tokens of the longest source, with its end token; at least LEAST_WIDTH. A row gets the same bits in
+                every batch if this is a multiple of WIDTH_UNIT; the largest is max_length rounded up to one
     target      tokens of the longest target, with its start token
     past        slots of the KV cache: more than the largest position, or the step fails
     candidates  k of the top-k next tokens

@@ -23,7 +23,7 @@ from model import tokenizer
 from model.checkpoint import TrainedModel
 from model.tokenizer import BOS, EOS, PAD, UNK
 
-RANGE_SLACK = 1e-3  # of a range, by which another processor may calibrate otherwise
+RANGE_SLACK = 1e-3  # relative difference that calibration on another processor may have
 
 
 def of_bundle(bundle: Bundle, samples: Samples) -> Iterator[str]:

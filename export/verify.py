@@ -15,7 +15,7 @@ values        over batches, lengths and paddings, whole and token by token: torc
 decoding      greedy and beam 4 give torch's tokens on held-out inputs, but for the share that a precision may differ on
 measured      the rates in the manifest are those found
 
-Without samples of a run there is nothing of torch to compare with: then neither torch nor onnx is imported.
+Without samples of a run there is no torch model to compare with: then neither torch nor onnx is imported.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 def verify(bundle: Bundle, samples: Samples | None = None, threads: int = 0) -> list[str]:
-    """All that is wrong with a bundle; against torch where the samples of its run, which hold the model, are given.
+    """All problems of a bundle; compared with torch too if the samples of its run, which hold the model, are given.
 
-    `threads` of onnxruntime; 0: its own number.
+    `threads`: onnxruntime's; 0: its default.
     """
     problems: list[str] = []
     if samples:
@@ -75,7 +75,7 @@ def _of_variant(bundle: Bundle, variant: Variant, samples: Samples | None, threa
     yield from guarded("merge", bundle_checks.check_merge(plain, precision.dtype))
     runners = {"": plain} | ({"fast ": plain.fast()} if "fast_step" in variant.graphs else {})
     for number, (name, runner) in enumerate(runners.items()):
-        served = number == len(runners) - 1  # on a CPU
+        served = number == len(runners) - 1  # on a CPU: fast graphs, if there are any
         for problem in _of_runner(bundle, variant, runner, samples, served):
             yield f"{name}{problem}"
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from model.config import ModelConfig
 from model.dropout import Dropout
 
-# From this many keys on, torch's fused kernel is used; below, a whole step was as fast with the products written out
+# Torch's fused kernel is used from this many keys on; with fewer, a training step is as fast with plain matrix products
 # (docs/decisions/004-training-speed.md).
 FUSED_FROM_KEYS = 48
 
@@ -26,7 +26,7 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the last axis; a masked position has weight exactly 0 (a row that is masked whole: all 0)."""
+    """Softmax over the last axis; a masked position has weight exactly 0, so a fully masked row is all 0."""
     if mask is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: list[Tensor] | None = None
     ) -> Tensor:
-        """q (B, H, T, d), k and v (B, H, S, d) -> (B, T, D); the attention weights (B, H, T, S) go to `weights`."""
+        """q (B, H, T, d), k and v (B, H, S, d) -> (B, T, D); appends attention weights (B, H, T, S) to `weights`."""
         if self.score == "dot" and weights is None and k.shape[-2] >= FUSED_FROM_KEYS:
             p = self.dropout.p if self.training else 0.0
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)

@@ -48,7 +48,7 @@ class TrainedModel:
     model: Transformer
     source: Tokenizer
     target: Tokenizer
-    start: list[int] = field(default_factory=list)  # tokens that every target starts with, of an imported model
+    start: list[int] = field(default_factory=list)  # of an imported model: ids that every target starts with
 
 
 def load_trained(run: Path) -> TrainedModel:
@@ -67,7 +67,7 @@ def load_trained(run: Path) -> TrainedModel:
 
 
 def release(run: Path, out: Path, step: int | None = None) -> None:
-    """The best weights of a run, or those of a step, in half precision, with all that using them needs and no more."""
+    """Write a run's best weights, or those of a step, in half precision, with only the files that using them needs."""
     trained = load_trained(run)
     if step is not None:
         load_weights(trained.model, checkpoint_path(run, step) / MODEL)
@@ -140,7 +140,7 @@ def average_with(weights: dict[str, Tensor], others: list[Path]) -> dict[str, Te
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:
     save_file({name: value.cpu().contiguous() for name, value in weights.items()}, path)
-    path.chmod(0o644)  # safetensors writes for the owner's eyes only
+    path.chmod(0o644)  # safetensors makes files that only their owner can read
 
 
 def checkpoints(run: Path, kind: str = "step") -> list[Path]:
@@ -204,7 +204,7 @@ def save_best(run: Path, step: int, weights: dict[str, Tensor], state: dict[str,
 
 
 def prune(run: Path, keep_last: int, best_step: int) -> None:
-    """Remove checkpoints that are neither the best nor among the last few, and those of a signal."""
+    """Remove all checkpoints but the best and the last `keep_last`; those written at a signal go too."""
     best = checkpoint_path(run, best_step, "best")
     others = [p for p in checkpoints(run, "best") if p != best] + checkpoints(run, "stopped")
     for path in checkpoints(run)[:-keep_last] + others:

@@ -69,7 +69,7 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     from model.train import train as run_training
 
     result = run_training(dataclasses.replace(plan, threads=number))
-    if os.environ.get("RANK", "0") != "0":  # under torchrun, one process speaks
+    if os.environ.get("RANK", "0") != "0":  # under torchrun, one process prints
         return
     bundle = result.run.with_name(f"{result.run.name}-bundle") if result.run.name else "bundle"  # the run may be `.`
     unit = "nats per token" if plan.train.select == "loss" else "% of sequences wrong"
@@ -82,7 +82,7 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def train_plan(options: Namespace) -> Plan:
-    """What the flags of `attendant train` ask for; what is wrong with them is raised before any work is done."""
+    """The plan that the flags of `attendant train` ask for; wrong flags raise an error before any work is done."""
     from model import config, normalize, tokenizer
 
     named = options.tokenizer or options.source_tokenizer or options.target_tokenizer

@@ -1,6 +1,6 @@
-"""What can be chosen: the model's shape, how it is trained, and the presets.
+"""The options: the model's shape, how it is trained, and the presets.
 
-Every option is one line: its name, its default, its unit or its choices. `--set name=value` reaches all of them.
+Every option is one line: its name, its default, its unit or its choices. `--set name=value` sets any of them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CHOICES = {
     "precision": ("auto", "fp32", "bf16"),
     "device": ("auto", "cpu", "cuda"),
 }
-RATES = {"paper": 1.0, "cosine": 1e-3, "trapezoid": 1e-3}  # learning_rate where none is given
-SIZED_BY_RATE = ("adam", "rmsprop", "muon")  # an update moves a weight by about the learning rate
-HIGHEST_PEAK = 0.1  # of those: beyond it no weight survives its first updates
-PAPER_FACTORS = (0.01, 100.0)  # of the paper's schedule: outside, a peak was meant
+RATES = {"paper": 1.0, "cosine": 1e-3, "trapezoid": 1e-3}  # default learning_rate of each schedule
+SIZED_BY_RATE = ("adam", "rmsprop", "muon")  # optimizers whose updates move a weight by about the learning rate
+HIGHEST_PEAK = 0.1  # highest peak rate of those optimizers: above it, the first updates ruin the weights
+PAPER_FACTORS = (0.01, 100.0)  # learning_rate is a factor with schedule=paper; outside, a peak rate was meant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,10 @@ class ModelConfig:
     activation: str = "relu"
     tie: str = "auto"  # three: both embeddings and the output; two: target embedding and output; none
     bias: bool = True  # biases in projections, feed-forward and LayerNorm
-    output_bias: bool = False  # a bias of the output projection, a number per class
+    output_bias: bool = False  # a bias in the output projection, one number per target token
     scale_embeddings: bool = True  # token embeddings times sqrt(d_model)
     embedding_norm: bool = False  # LayerNorm of embeddings plus positions
-    source_end: bool = True  # attention sees the end token of a source; it is there in any case
+    source_end: bool = True  # whether attention sees a source's end token, which is appended either way
     final_norm: bool = False  # norm=post: LayerNorm after each stack; norm=pre always has it
     dropout: float = 0.1  # p, on each sub-layer's output and on embeddings plus positions
     attention_dropout: float = 0.1  # p, on the attention weights
@@ -93,36 +93,32 @@ class TrainConfig:
     steps: int = 100_000  # optimizer updates
     batch_tokens: int = 8192  # padded tokens of a batch: rows * (longest source + longest target)
     accumulate: int = 1  # batches per update
-    one_target: bool = False  # a pass takes one of a source's consecutive targets: the first in half of the passes
+    one_target: bool = False  # an epoch uses one of a source's consecutive targets: the first with probability 1/2
     teacher_weight: float = 0.5  # with --distilled: weight of the teachers' distribution; the rest is the true target's
     optimizer: str = "adam"
     schedule: str = "paper"  # paper: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5); cosine and trapezoid end at 0
-    learning_rate: float = 0.0  # cosine, trapezoid: the peak; paper: a factor; 0: 1e-3, 1e-3 and 1
+    learning_rate: float = 0.0  # cosine, trapezoid: the peak; paper: a factor; 0: the default, 1e-3, 1e-3 or 1
     warmup: int = 4000  # updates
     decay: float = 0.3  # trapezoid: the fraction of the updates, at the end, over which the rate falls to 0
     momentum: float = 0.9  # optimizer=momentum, muon
-    beta1: float = 0.9  # optimizer=adam, and where muon uses it
-    beta2: float = 0.98  # optimizer=adam
-    epsilon: float = 1e-9  # optimizer=adam, adagrad, rmsprop
+    beta1: float = 0.9  # optimizer=adam; muon: for the parameters that it leaves to Adam
+    beta2: float = 0.98  # likewise
+    epsilon: float = 1e-9  # likewise, and optimizer=adagrad, rmsprop
     alpha: float = 0.99  # optimizer=rmsprop: decay of the squared gradient
-    weight_decay: float = 0.0  # decoupled for adam (AdamW) and muon (matrices only)
+    weight_decay: float = 0.0  # decoupled for adam (AdamW) and muon (matrices only); otherwise added to the gradient
     clip: float = 1.0  # largest gradient norm; 0: no limit
     label_smoothing: float = 0.1  # probability spread over the other classes
-    precision: str = "auto"  # auto: bf16 where the device computes in it, else fp32
-    device: str = "auto"  # auto: cuda where there is one
+    precision: str = "auto"  # auto: bf16 if the device has instructions for it, else fp32
+    device: str = "auto"  # auto: cuda if available, else cpu
     compile: bool = False  # torch.compile the model
     validate_every: int = 1000  # updates between checkpoints, each validated
-    validate_sources: int = 0  # sources decoded by a validation with select=error, evenly spaced; 0: all
-    ema: float = (
-        0.0  # decay per update of an exponential moving average of the weights, the result in place of `average`
-    )
-    average: int = 5  # checkpoints averaged for validation and for the result; 1: none
+    validate_sources: int = 0  # select=error: sources decoded per validation, evenly spaced over the file; 0: all
+    ema: float = 0.0  # decay per update of a moving average of the weights, used in place of `average`; 0: none
+    average: int = 5  # last checkpoints whose weights are averaged, for validation and as the result; 1: no averaging
     keep: int = 3  # last checkpoints kept on disk (at least as many as are averaged)
     patience: int = 0  # validations without improvement before stopping; 0: never stop early
     select: str = "loss"  # what the best checkpoint is best at: validation loss, or greedy sequence error
-    select_ignore: str = (
-        ""  # select=error: a regular expression, left out of outputs and targets before they are compared
-    )
+    select_ignore: str = ""  # select=error: a regular expression, removed from outputs and targets before comparison
     log_every: int = 50  # updates between lines of history
     seed: int = 1
 
@@ -187,12 +183,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(preset: str, overrides: dict[str, Any]) -> tuple[ModelConfig, TrainConfig]:
-    """A preset with some options replaced; whatever is wrong with it is raised at once."""
+    """A preset with some options replaced; one ConfigError lists all that is wrong with it."""
     if preset not in PRESETS:
         raise ConfigError(f"--preset takes one of {', '.join(PRESETS)}, not {preset!r}.")
     values = {**PRESETS[preset], **overrides}
     if "learning_rate" not in overrides and values.get("schedule") != PRESETS[preset].get("schedule"):
-        values.pop("learning_rate", None)  # the preset's belongs to its own schedule
+        values.pop("learning_rate", None)  # the preset's rate is meant for the preset's schedule
     model_names = {field.name for field in dataclasses.fields(ModelConfig)}
     model = ModelConfig(**{k: v for k, v in values.items() if k in model_names})
     train = TrainConfig(**{k: v for k, v in values.items() if k not in model_names})

@@ -26,7 +26,7 @@ from model.tokenizer import BOS, EOS, PAD, Tokenizer
 BLOCK_PAIRS = 1024
 POOL_PAIRS = 262_144
 ENCODED_AT_ONCE = 4096  # lines handed to the tokenizer together
-INDEX_TYPE = np.dtype([("start", "<i8"), ("source", "<i4"), ("target", "<i4")])  # first token, and lengths, of a pair
+INDEX_TYPE = np.dtype([("start", "<i8"), ("source", "<i4"), ("target", "<i4")])  # of a pair: offset, lengths, in tokens
 TOKEN_TYPE = np.dtype("<i4")
 
 
@@ -96,7 +96,7 @@ class EncodedCorpus:
         return corpus, dropped
 
     def read(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens and the index, from 0, of up to `count` consecutive pairs."""
+        """Tokens and index of up to `count` pairs from pair `first` on; offsets in the index start at 0."""
         index = np.fromfile(self.index, INDEX_TYPE, count, offset=first * INDEX_TYPE.itemsize)
         size = int(index["start"][-1] + index["source"][-1] + index["target"][-1] - index["start"][0])
         tokens = np.fromfile(self.tokens, TOKEN_TYPE, size, offset=int(index["start"][0]) * TOKEN_TYPE.itemsize)
@@ -112,9 +112,9 @@ def epoch_batches(
     one_target: bool = False,
     teachers: TeacherDistributions | None = None,
 ) -> Iterator[Batch]:
-    """Every pair once, in batches of about one length, in an order that depends on seed and epoch.
+    """Every pair once, in batches of similar lengths, in an order that depends on seed and epoch alone.
 
-    With `one_target`, one pair of each source; with `teachers`, their distributions beside each batch.
+    With `one_target`, only one pair of each source; with `teachers`, each batch carries their distributions.
     """
     rng = np.random.default_rng([seed, epoch])
     blocks = rng.permutation(range(0, corpus.pairs, BLOCK_PAIRS))
@@ -161,7 +161,7 @@ def numbered_batches(corpus: EncodedCorpus, batch_tokens: int) -> Iterator[tuple
 
 
 def collate(sources: list[list[int]], targets: list[list[int]]) -> Batch:
-    """A batch of id lists, with start, end and padding put in."""
+    """A batch of id lists, with start tokens, end tokens and padding added."""
     return Batch(
         _pad([np.array([*ids, EOS]) for ids in sources]),
         _pad([np.array([BOS, *ids, EOS]) for ids in targets]),

@@ -68,7 +68,7 @@ def decode_sources(
 ) -> list[list[int]]:
     """The best target of each source (ids without start and end), in the order of the sources.
 
-    `start` are tokens that every target starts with: they count in its length, and are not answered.
+    `start`: tokens that every target starts with; they count in its length, but are not part of the result.
     """
     results: list[list[int]] = [[] for _ in sources]
     progress = Count("decoding", "sources", len(sources))
@@ -99,7 +99,7 @@ class _Search:
     ) -> None:
         self.stepper, self.beam_size, self.penalty, self.early = stepper, beam_size, length_penalty, early_stopping
         self.considered = 2 * beam_size if beam_size > 1 else 1  # candidates of a source; a beam of one is greedy
-        # No more of a row can matter: beam_size that do not end and the end token. Two may be padding and start.
+        # Of a row, only the best beam_size tokens and the end token can matter; 2 more, in case PAD and BOS rank above.
         self.candidates = min(beam_size + (beam_size > 1) + 2, stepper.target_vocab)
         count = len(sources)
         stepper.start(sources)
@@ -107,9 +107,9 @@ class _Search:
         for token in before:
             stepper.step(np.full(count, token), 1)
         self.started = len(before)
-        self.source = np.arange(count)  # (R,) whose hypothesis each row is
-        self.slot = np.zeros(count, np.int64)  # (R,) its rank among those of its source
-        self.sums = np.zeros(count)  # (R,)
+        self.source = np.arange(count)  # (R,) the source that each row belongs to
+        self.slot = np.zeros(count, np.int64)  # (R,) each row's rank among the rows of its source
+        self.sums = np.zeros(count)  # (R,) summed log-probabilities
         self.ids = np.full((count, 1), last)  # (R, T)
         self.finished = np.full((count, beam_size), NEVER)  # (B, K) the best scores of finished hypotheses
         self.best_score = np.full(count, NEVER)  # (B,)
@@ -123,7 +123,7 @@ class _Search:
         return self.best_ids
 
     def _step(self, length: int) -> None:
-        """Extend every row by a token; `length` counts that token, the end token if it is one, and those of `start`."""
+        """Extend every row by a token; `length`: the target's tokens with that one, those of `start` included."""
         logprobs, tokens = self.stepper.step(self.ids[:, -1], self.candidates)  # (R, C)
         totals = self.sums[:, None] + np.where((tokens == PAD) | (tokens == BOS), NEVER, logprobs)
         source, rank, row, candidate = self._best(totals)
@@ -160,9 +160,9 @@ class _Search:
             self.best_ids[source] = ids[1:-1] if ids[-1] == EOS else ids[1:]
 
     def _goes_on(self, source: Array, sums: Array, length: int) -> Array:
-        """Which live hypotheses go on: those of sources that have not stopped and whose best score can still change.
+        """Which live hypotheses go on: those of sources that have not stopped and whose best score can still improve.
 
-        A sum only falls, and its divisor is at most that of the longest target.
+        A summed log-probability only falls, and its divisor is at most (longest length) ** length_penalty.
         """
         highest = np.full(len(self.finished), NEVER)
         np.maximum.at(highest, source, sums)

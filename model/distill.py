@@ -1,8 +1,9 @@
-"""Distillation: what several trained models say of a corpus, written down once for a student to learn from.
+"""Distillation: several trained models' distributions over a corpus, written once for a student to learn from.
 
-The teachers' distributions at each position of a true target are averaged and their best 8 kept. Words without a
-target are labelled (model/labelling.py) and then treated like the others, or, where another model's hypotheses helped
-to label them, get the distributions that all candidates give; no word of a held-out file is ever among them.
+At each position of a true target, the teachers' distributions are averaged and the 8 most probable tokens kept. Words
+without a target are labelled (model/labelling.py) and then treated the same; but if another model's hypotheses helped
+to label a word, its distributions come from its weighted candidates, not the teachers. Words of held-out files are
+never labelled.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ BATCH_TOKENS = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class DistillPlan:
-    """What to write down of whom, and where."""
+    """Which teachers to distil, on which data, and where to write the result."""
 
     teachers: list[Path]  # runs or released models, with the same tokenizers
     data: Path  # the true pairs
@@ -47,7 +48,7 @@ class DistillPlan:
 
     @property
     def files(self) -> list[Path]:
-        """All that is read but the teachers."""
+        """All input files but the teachers."""
         return [self.data, *self.words, *self.held_out, *([self.hypotheses] if self.hypotheses else [])]
 
 
@@ -71,7 +72,7 @@ def distill(plan: DistillPlan) -> dict[str, Any]:
     words, counts = unlabelled_words(plan, {source for source, _ in pairs}, trained[0], limit)
     hypotheses = {word: listed[normalized(word)] for word in words if normalized(word) in listed}
     labels = [each for each in label(models, words, trained[0], hypotheses) if each.probability >= plan.min_probability]
-    labels.sort(key=lambda each: bool(each.candidates))  # last, those that their candidates teach
+    labels.sort(key=lambda each: bool(each.candidates))  # last, those with distributions from candidates
     helped = sum(bool(each.candidates) for each in labels)
     described["counts"] = {"pairs": len(pairs), **counts, "labelled": len(labels), "labelled_with_hypotheses": helped}
     labelled = [(each.source, each.target) for each in labels]
@@ -128,14 +129,14 @@ def load_teachers(runs: list[Path]) -> list[TrainedModel]:
 def unlabelled_words(
     plan: DistillPlan, known: set[str], trained: TrainedModel, limit: int
 ) -> tuple[list[str], dict[str, int]]:
-    """The words of the files that are in no corpus and that the model can read; how many of the others there were.
+    """The words to label: those in no corpus that the model can read; and how many were left out, by reason.
 
     Words are compared as the teachers read them: normalized.
     """
     normalized = _normalizer(plan)
     known = {normalized(source) for source in known}
     held_out = {normalized(source) for tsv in plan.held_out for source, _ in read_pairs(tsv)}
-    words: dict[str, str] = {}  # as they are read: as they are written first
+    words: dict[str, str] = {}  # {normalized: as first written}
     for line in (line.strip() for path in plan.words for line in _lines(path) if line.strip()):
         words.setdefault(normalized(line), line)
     unheard = [line for word, line in words.items() if word not in known and word not in held_out]
@@ -150,7 +151,7 @@ def unlabelled_words(
 
 @torch.inference_mode()
 def taught(models: list[Transformer], corpus: EncodedCorpus) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """For each batch the numbers of its pairs and the models' mean distribution (B, T - 1, V)."""
+    """For each batch, the numbers of its pairs and the teachers' mean distribution (B, T - 1, V)."""
     progress = Count("teachers' distributions", "pairs", corpus.pairs)
     for numbers, batch in numbered_batches(corpus, BATCH_TOKENS):
         each = (model(batch.source, batch.target[:, :-1]).softmax(-1) for model in models)
@@ -173,7 +174,7 @@ def encoded(pairs: list[Pair], trained: TrainedModel) -> Iterator[EncodedCorpus]
 
 
 def describe(plan: DistillPlan) -> dict[str, Any]:
-    """What goes in: the teachers and how they were trained, the files by their digests, and the command."""
+    """The inputs: the teachers and how they were trained, the files by their digests, and the command."""
     named = [*(f"{recipe.RUNS}/{run.name}" for run in plan.teachers), f"--data {recipe.DATA}/{plan.data.name}"]
     hypotheses = [plan.hypotheses] if plan.hypotheses else []
     for flag, files in (("--words", plan.words), ("--held-out", plan.held_out), ("--hypotheses", hypotheses)):
@@ -191,7 +192,7 @@ def describe(plan: DistillPlan) -> dict[str, Any]:
 
 
 def _normalizer(plan: DistillPlan) -> Callable[[str], str]:
-    """What is done to a source before the teachers read it."""
+    """The normalization of a source before the teachers read it."""
     names = tuple(checkpoint.read_config(plan.teachers[0]).get("normalize", ()))
     return normalize.build(names).normalize_str if names else str.strip
 

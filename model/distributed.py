@@ -19,7 +19,7 @@ from model.data import Batch
 
 @dataclass(frozen=True)
 class World:
-    """The processes that train together; on its own, a process is the first of one."""
+    """The processes that train together; without torchrun, one process with rank 0."""
 
     rank: int = 0
     size: int = 1
@@ -46,7 +46,7 @@ class World:
         return self.rank == 0
 
     def once(self, work: Callable[[], None]) -> None:
-        """The first process does it, the others wait until it is done."""
+        """Run `work` in the first process, while the others wait until it is done."""
         if self.is_first:
             work()
         self.barrier()
@@ -65,7 +65,7 @@ class World:
             dist.all_reduce(value)
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Add up every process's gradients, in one message."""
+        """Add up every process's gradients, in one all-reduce."""
         if self.size == 1:
             return
         parameters = list(model.parameters())

@@ -1,9 +1,9 @@
 """Dropout that does not dominate training on a CPU.
 
 torch draws one random float per element, in one thread: for a batch of 4,608 positions of 256 features that takes as
-long as the matrix products of a whole sub-layer. One random byte per element decides as well, with p a multiple of
-1/256; eight come with each 64-bit draw: about four times faster, forward and backward together
-(docs/decisions/004-training-speed.md). Other devices use torch's own.
+long as the matrix products of a whole sub-layer. Here one random byte per element decides, eight from each 64-bit draw,
+with p rounded to a multiple of 1/256: about four times faster, forward and backward together
+(docs/decisions/004-training-speed.md). Devices other than the CPU use torch's own dropout.
 """
 
 from __future__ import annotations

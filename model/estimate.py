@@ -1,4 +1,4 @@
-"""What a training is and how long it will take, said before its first step; and the preset where none is named."""
+"""What a run trains and how long it may take, printed before its first step; and the preset where none is named."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from model.errors import ConfigError
 from model.pairs import read_pairs
 from model.tokenizer import SPECIAL_TOKENS
 
-# Tokens of both sides that a preset wants, so that it does not only learn them by heart. `big` is never chosen.
+# Tokens of both sides below which a preset would only memorise the corpus. `big` is never chosen automatically.
 TOKENS_WANTED = {"base": 20_000_000, "g2p": 200_000, "tiny": 0}
-LONGEST_TRAINING = 24 * 3600.0  # seconds that a preset may take that nobody asked for
-EFFICIENCY = 0.4  # of a plain matrix product's speed that training reaches
-STEP_OVERHEAD = 0.02  # seconds
-LARGEST_LENGTH = 512  # tokens: max_length is raised to it at most
+LONGEST_TRAINING = 24 * 3600.0  # seconds that an automatically chosen preset may take, unless it is the smallest
+EFFICIENCY = 0.4  # the speed of training, as a fraction of a plain matrix product's
+STEP_OVERHEAD = 0.02  # seconds of a step beside its matrix products
+LARGEST_LENGTH = 512  # tokens: the most that max_length is raised to
 
 
 @dataclass(frozen=True)
 class CorpusSize:
     pairs: int
-    tokens: int  # of both sides; byte pairs are guessed at two characters each
-    longest: int  # tokens of one side, at most
+    tokens: int  # of both sides; a BPE token is taken for two characters
+    longest: int  # tokens of the longest side; an upper bound with BPE, whose characters are counted
     source_vocab: int
     target_vocab: int
 
 
 def measure_corpus(tsv: Path, source_kind: str, target_kind: str) -> CorpusSize:
-    """The size of a corpus, before its tokenizers are learnt; `bpe:SIZE` is counted in characters."""
+    """The size of a corpus, before its tokenizers are learnt; for `bpe:SIZE`, an estimate from characters."""
     pairs = tokens = longest = 0
     seen: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for pair in read_pairs(tsv):
@@ -69,7 +69,7 @@ def choose_preset(corpus: CorpusSize, flops: float, settings: dict[str, Any]) ->
 
 
 def fitting_presets(settings: dict[str, Any]) -> list[str]:
-    """Those that the settings can be made in, largest first; what is wrong with them where there is none."""
+    """The presets that the settings are valid with, largest first; ConfigError if there is none."""
     fitting, problem = [], ConfigError("")
     for name in TOKENS_WANTED:
         try:
@@ -92,7 +92,7 @@ def training_seconds(model: ModelConfig, train: TrainConfig, corpus: CorpusSize,
 
 
 def machine_flops() -> float:
-    """Operations a second of a matrix product on the device that would train."""
+    """Floating-point operations per second of a matrix product on the device that would train."""
     import torch
 
     from model.device import pick_device
@@ -107,10 +107,10 @@ def machine_flops() -> float:
 
 
 def preset_for(tsv: Path, kinds: dict[str, str], settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The chosen preset and the settings, with a max_length that fits the corpus where none is set; says why."""
+    """The chosen preset, and the settings with a max_length that fits the corpus if none is set; prints why."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # each process would measure for itself
         raise ConfigError(f"--preset must be given under torchrun: one of {', '.join(PRESETS)}.")
-    fitting_presets(settings)  # before the corpus is read
+    fitting_presets(settings)  # refuses bad settings before the corpus is read
     source, target = (kinds.get(side, kinds.get("shared", "chars")) for side in ("source", "target"))
     corpus = measure_corpus(tsv, source, target)
     name, why = choose_preset(corpus, machine_flops(), settings)

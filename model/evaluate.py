@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from model.tokenizer import Tokenizer
 
 
-WORTH_MEASURING = 200  # sources, from which on the number of threads is measured
-MEASURED, MEASURED_STEPS = 64, 8  # sources, and tokens of each, on which it is
+WORTH_MEASURING = 200  # sources: with fewer, the fastest number of threads is not measured
+MEASURED, MEASURED_STEPS = 64, 8  # sources, and tokens decoded for each, to measure it with
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def text_error_rates(
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model answers to the sources of a file. One that the service would refuse has no answer: ''."""
+    """A model's answers to the sources of a file; '' for a source that the service would refuse."""
 
     data: str  # the file's name
     references: dict[str, list[str]]
@@ -113,7 +113,7 @@ def run_answers(
     allow_unknown: bool = False,
     threads: int | None = None,
 ) -> Answers:
-    """What a torch model answers; `threads`: 0 measures how many are fastest, None leaves torch's."""
+    """A torch model's answers; `threads`: 0 measures how many are fastest, None leaves torch's setting."""
     from model.decode import decode_all
 
     def decode(sources: list[list[int]]) -> list[list[int]]:
@@ -135,7 +135,7 @@ def evaluate_run(
 
 
 def report_of(answers: Answers, target: Tokenizer, ignore: str | None, **about: Any) -> dict[str, Any]:
-    """The rates of some answers, and what they are rates of; `about` says how they were decoded."""
+    """The report: error rates, the data that they were measured on, and `about`, how it was decoded."""
     refused = {"refused": {"sources": len(answers.lacking), "lacking": _pieces(answers)}} if answers.lacking else {}
     report = {"data": answers.data, "sources": len(answers.references), **about, **refused}
     return report | measure(answers.outputs, list(answers.references.values()), target, ignore)
@@ -161,7 +161,7 @@ def measure(outputs: list[str], references: list[list[str]], target: Tokenizer, 
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report for people."""
+    """The report as a text for people."""
     search = "greedy" if report["beam_size"] == 1 else f"beam {report['beam_size']}"
     lines = [f"{report['data']}: {report['sources']:,} sources, {search}", ""]
     rows = [("", report)]

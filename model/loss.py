@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing, and with what teachers say."""
+"""Cross-entropy with label smoothing, and with teachers' distributions for distillation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from model.tokenizer import PAD
 
 
 def smoothed_cross_entropy(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
-    """The summed loss of all real target positions: logits (B, T, V), target (B, T) -> ()
+    """The summed loss of all non-padding target positions: logits (B, T, V), target (B, T) -> ()
 
     The target class is wanted with probability 1 - smoothing, each of the K - 1 others with smoothing / (K - 1).
     torch spreads its smoothing over all K classes, the target included, so it is given K / (K - 1) times as much.

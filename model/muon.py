@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # the coefficients of Jordan et al.: they bring singular values near 1 quickly
 ITERATIONS = 5
-UPDATE_SIZE = 0.4  # root mean square of an update, in learning rates: about what Adam's has
+UPDATE_SIZE = 0.4  # root mean square of an update, as a multiple of the learning rate: about that of Adam
 
 
 def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -34,9 +34,9 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
 
 
 class Muon(torch.optim.Optimizer):
-    """`matrices` are for Muon, each with the number of matrices that are stacked in it; `others` are for Adam.
+    """`matrices`: parameters for Muon, each with the number of matrices stacked in it; `others`: parameters for Adam.
 
-    `weight_decay` is decoupled, as in AdamW, and applies to matrices: of `others`, the embeddings but no vector.
+    `weight_decay` is decoupled, as in AdamW, and applies to matrices only: of `others`, to embeddings, not to vectors.
     """
 
     def __init__(

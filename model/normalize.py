@@ -11,7 +11,7 @@ from tokenizers import normalizers
 
 from model.errors import ConfigError
 
-# In the order in which they are applied: lower case may leave a character decomposed.
+# In order of application: NFC comes after lower-casing, which may leave a character decomposed.
 STEPS = {"lower": normalizers.Lowercase, "nfc": normalizers.NFC, "strip": normalizers.Strip}
 
 

@@ -13,7 +13,7 @@ from model.muon import Muon
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimizer that `config` names, fused where torch has one; the caller sets the rate of each step."""
+    """The optimizer that `config` names, fused where torch has that; the caller sets the learning rate of each step."""
     c, decay = config, config.weight_decay
     if c.optimizer == "muon":
         return _make_muon(model, c)
@@ -59,7 +59,7 @@ def cosine_rate(step: int, steps: int, warmup: int) -> float:
 
 
 def trapezoid_rate(step: int, steps: int, warmup: int, decay: float) -> float:
-    """Up to 1 over the warm-up, level, and down to 0 over the last `decay` of the steps."""
+    """Up to 1 over the warm-up, then constant, and down to 0 over the last fraction `decay` of the steps."""
     falling = max(1.0, decay * steps)
     return min(1.0, step / warmup, (steps - step) / falling if decay else 1.0)
 

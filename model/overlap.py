@@ -12,12 +12,12 @@ SCRIPTS = {
     "han": ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF)),
     "unspaced": ((0x0E00, 0x0EFF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF)),  # Thai to Khmer
 }
-ENOUGH = 0.3  # of the letters, for a script to decide
-WITH_KANA = 0.05  # of Han and kana: Japanese
+ENOUGH = 0.3  # fraction of the letters that must be of these scripts, or the tokenization is 13a
+WITH_KANA = 0.05  # fraction of kana, among kana and Han, above which a text is Japanese
 
 
 def tokenizations(texts: Iterable[str]) -> list[str]:
-    """sacrebleu's names, best first; the later ones need no package beside it."""
+    """Names of sacrebleu's tokenizations for these texts, best first; the last needs no further package."""
     counts = dict.fromkeys(SCRIPTS, 0)
     letters = 0
     for character in "".join(texts):
@@ -34,8 +34,7 @@ def tokenizations(texts: Iterable[str]) -> list[str]:
 
 
 def overlap(outputs: list[str], references: list[list[str]]) -> dict[str, Any]:
-    """bleu and chrf, each with its signature; without BLEU where no reference has four tokens, and nothing but a note
-    where sacrebleu is not installed."""
+    """BLEU and chrF with their signatures; no BLEU if no reference has four tokens, only a note without sacrebleu."""
     try:
         from sacrebleu.metrics import CHRF
     except ImportError:

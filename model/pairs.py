@@ -9,7 +9,7 @@ from model.errors import DataError
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a UTF-8 file, without their ends; a DataError names the file and the line that is not."""
+    """(number, line) of a UTF-8 file, without line ends; a DataError names the file and the line that is not UTF-8."""
     try:
         file = path.open("rb")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The pictures of the notes, as PNG files: training curves, positional encodings, attention heat maps."""
+"""Plots as PNG files: training curves, positional encodings, attention heat maps."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from model.transformer import AttentionWeights, sinusoids
 from model.unknown import named
 
 matplotlib.use("Agg")
-HEAD_INCHES = 2.2  # least side of one head's heat map
-LINE_INCHES, LETTER_INCHES = 0.11, 0.055  # of a label: its height, and its length by letter
+HEAD_INCHES = 2.2  # minimum side of one head's heat map
+LINE_INCHES, LETTER_INCHES = 0.11, 0.055  # height of a label, and its length per letter
 UNITS = {"loss": "loss (nats per token)", "error_rate": "error rate (%)"}
 
 
@@ -83,12 +83,12 @@ def plot_positions(out: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Attention:
-    """The weights of a source and its greedy answer, with the labels of their rows and columns."""
+    """Attention weights of a source and its greedy answer, with the labels of rows and columns."""
 
     weights: AttentionWeights
-    source: list[str]  # the tokens read, the end token last
-    read: list[str]  # the target tokens read, the start token first
-    produced: list[str]  # the target token that each step produces
+    source: list[str]  # the encoder's input tokens, the end token last
+    read: list[str]  # the decoder's input tokens, the start token first
+    produced: list[str]  # the decoder's output token at each step
 
 
 def plot_attention(run: Path, source: str, out: Path, allow_unknown: bool = False) -> list[Path]:
@@ -122,7 +122,7 @@ def plot_attention(run: Path, source: str, out: Path, allow_unknown: bool = Fals
 
 @torch.inference_mode()
 def attention_of(trained: TrainedModel, source: str, allow_unknown: bool = False) -> Attention:
-    """The weights at each step of the greedy answer to a source; a source that the service refuses is refused."""
+    """The weights at each step of the greedy answer to a source; UserError if the service would refuse the source."""
     ids = trained.source.encode(source)
     if not ids:
         raise UserError("--source is empty once it is normalized; give a text.")
@@ -134,7 +134,7 @@ def attention_of(trained: TrainedModel, source: str, allow_unknown: bool = False
             f"--source has what the model's vocabulary lacks: {lacking}; leave it out, or add --allow-unknown."
         )
     start = tuple(trained.start)
-    answer = greedy(trained.model, ids, trained.config.max_length - 1 - len(start), start)  # BOS takes a place
+    answer = greedy(trained.model, ids, trained.config.max_length - 1 - len(start), start)  # BOS takes a position
     produced = [*start, *answer.ids, *([EOS] if answer.finish_reason == "stop" else [])]
     read = [BOS, *produced[:-1]]
     weights = AttentionWeights()

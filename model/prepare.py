@@ -1,4 +1,4 @@
-"""Before training starts: check the files, learn the tokenizers, encode the corpus, write down what the run is."""
+"""Before training starts: check the files, learn the tokenizers, encode the corpus, write config.json."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from model.tokenizer import Tokenizer
 from model.unknown import warnings_for
 
 DATA = "data"  # the directory of the encoded corpus, in the run's
-SAMPLES = 2000  # pairs of the validation file that stay with the run
+SAMPLES = 2000  # pairs of the validation file, at most, that are copied into the run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to train on what, and where the run goes."""
+    """What to train, on which data, and where to write the run."""
 
     data: Path
     valid: Path | None  # None: a part of `data` is split off
@@ -37,9 +37,9 @@ class Plan:
     source_tokenizer: str = "chars"
     target_tokenizer: str = "chars"
     shared_tokenizer: str | None = None
-    normalize: tuple[str, ...] = ()  # what is done to a source first: names of model/normalize.py
+    normalize: tuple[str, ...] = ()  # normalizers of sources, by their names in model/normalize.py
     distilled: Path | None = None  # what `attendant distill` wrote: its pairs, tokenizers and teachers' distributions
-    init_from: Path | None = None  # a trained model: its weights, tokenizers and shape begin the run
+    init_from: Path | None = None  # a trained model to start from: its weights, tokenizers and shape
     resume: bool = False
     threads: int | None = None  # of torch; 0: measured before the first step; None: as torch is set
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 def prepare(plan: Plan) -> None:
-    """Check both files, learn the tokenizers and encode the corpus, once; a directory with config.json is prepared."""
+    """Check both files, learn the tokenizers, encode the corpus; if config.json exists, only check that it fits."""
     written = plan.out / checkpoint.CONFIG
     if written.exists():
         _check_same_run(plan)
@@ -104,7 +104,7 @@ def prepare(plan: Plan) -> None:
 
 
 def _refuse_to_replace(plan: Plan) -> None:
-    """Refuse an --out with files that are no run's: preparing a run would replace them with its own."""
+    """Refuse an --out with files that no run wrote and that preparing this run would replace."""
     given = [tsv.resolve() for tsv in (plan.data, plan.valid) if tsv]
     samples = plan.out / checkpoint.SAMPLES
     begun = (plan.out / checkpoint.SOURCE_TOKENIZER).exists()  # by a run that was stopped before it had a config.json
@@ -141,7 +141,7 @@ def write_samples(valid: Path, count: int, path: Path) -> None:
 
 
 def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:
-    """Learnt from the training file; or those of the model to begin with, or of the teachers, whose ids are meant."""
+    """(source, target): of the --init-from model or of the teachers, whose ids must be kept, else newly learnt."""
     names = _normalization(plan)
     if givers := [directory for directory in (plan.init_from, plan.distilled) if directory]:
         source, target = _load_tokenizers(givers[0])
@@ -175,7 +175,7 @@ def _normalized_pairs(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _check_same_run(plan: Plan) -> None:
-    """A resumed run keeps its model, tokenizers and data; config.json takes over new training options and dropout."""
+    """Refuse to resume with another model, tokenizers or data; new training options and dropout go to config.json."""
     if not plan.resume:
         raise UserError(f"{plan.out} holds a run already; add --resume to go on with it, or name another --out.")
     saved = checkpoint.read_config(plan.out)
@@ -204,7 +204,7 @@ def _check_same_run(plan: Plan) -> None:
 
 
 def _normalization(plan: Plan) -> tuple[str, ...]:
-    """What was asked for, else that of whose tokenizers they are."""
+    """The normalizers asked for, else those of the model or the teachers that the tokenizers come from."""
     return plan.normalize or tuple(_inherited(plan).get("normalize", ()))
 
 
@@ -217,7 +217,7 @@ def tokenizer_kinds(plan: Plan) -> dict[str, str]:
 
 
 def _inherited(plan: Plan) -> dict[str, Any]:
-    """What is written down of the model to begin with, or of the teachers; empty where tokenizers are learnt."""
+    """config.json of the --init-from model, else the teachers' distilled.json; empty if tokenizers are learnt."""
     if plan.init_from:
         return initial.read_own_config(plan.init_from)
     return teachers.read_description(plan.distilled) if plan.distilled else {}

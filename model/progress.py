@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of long work: a bar on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
-# tqdm's own formats, but always things per second: its seconds per thing take no plural.
+# tqdm's own formats, but always with pairs/s, never its s/pairs.
 COUNTER = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_noinv_fmt}{postfix}]"
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit} [{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
 
 
 class Count:
-    """Things done, of a number known or not: lines encoded, sources decoded."""
+    """Counts items done, of a total that may be unknown: lines encoded, sources decoded."""
 
     def __init__(self, what: str, unit: str, total: int | None = None, done: int = 0, shows: bool = True) -> None:
         self._what, self._unit, self._total, self._done, self._shows = what, unit, total, done, shows
@@ -36,7 +36,7 @@ class Count:
         )
 
     def add(self, number: int, figures: str = "") -> None:
-        """So many more are done; `figures` say how well."""
+        """Count `number` more items as done; `figures` is a text to show beside them."""
         self._done += number
         if self._bar is not None:
             self._bar.set_postfix_str(figures, refresh=False)

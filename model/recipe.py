@@ -1,4 +1,4 @@
-"""The commands that make a run, read from what the run has written down.
+"""The commands that reproduce a run, derived from its config.json.
 
 A command has the preset that is nearest to the run's options and a --set for each option that differs. Its files are
 `runs/data/...` and `runs/NAME`, whatever the directories were called where it ran.
@@ -19,10 +19,10 @@ DATA, RUNS = "runs/data", "runs"
 
 
 def commands(run: Path, name: str | None = None) -> list[str]:
-    """From the corpus to the run: the model that it begins with, its teachers and the distillation, and the run itself.
+    """The commands in order: of the model it was initialised from, of its teachers, the distillation, the run itself.
 
-    Teachers, distillation and model are there where the run has them. Each command is there once: the model that a
-    student begins with may be one of its teachers. `name` is the run's, where it is no longer called as it was.
+    Only those that the run has, and each once: the initial model may be one of the teachers. `name`: the run's name, if
+    it was renamed since.
     """
     config = checkpoint.read_config(run) | ({"run": name} if name else {})
     distilled = config.get("distilled", {})
@@ -35,7 +35,7 @@ def commands(run: Path, name: str | None = None) -> list[str]:
 
 
 def begun_with(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """What config.json says of the model that a run begins with, and of the one that this began with: first to last."""
+    """The `init_from` of a run's config, preceded by that model's own `init_from`, and so on: the earliest first."""
     before = config.get("init_from")
     return [*begun_with(before), before] if before else []
 
@@ -68,13 +68,13 @@ def train_command(config: dict[str, Any]) -> str:
 
 
 def run_name(config: dict[str, Any]) -> str:
-    """The run's directory; an earlier version did not write it down."""
+    """The name of the run's directory, or of the nearest preset where config.json does not record it."""
     return config.get("run") or nearest_preset(config)[0]
 
 
 def nearest_preset(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The preset with the fewest other values, and these values of the run."""
-    path = Path(checkpoint.CONFIG)  # an option that the run's version did not know has its default
+    """The preset that differs from the run in the fewest options, and the run's values of those options."""
+    path = Path(checkpoint.CONFIG)  # options that config.json lacks have their defaults
     options = to_json(model_from_json(config["model"], path)) | to_json(train_from_json(config["train"], path))
     inherited = [n for n in config["model"] if not n.endswith("dropout")] if "init_from" in config else []
     options = {n: value for n, value in options.items() if not n.endswith("_vocab") and n not in inherited}
@@ -88,7 +88,7 @@ def nearest_preset(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def options_of(run: Path, changes: dict[str, Any]) -> tuple[ModelConfig, TrainConfig]:
-    """The options that a run was begun with, some of them changed."""
+    """A run's saved options, with `changes` applied."""
     saved, path = checkpoint.read_config(run), run / checkpoint.CONFIG
     if "imported" in saved:
         raise UserError(f"{run} holds an imported model, which cannot be trained; name another --out.")
@@ -101,7 +101,7 @@ def options_of(run: Path, changes: dict[str, Any]) -> tuple[ModelConfig, TrainCo
 def changed_on_the_way(run: Path) -> bool:
     """Whether the run, a model that it began with or a teacher was resumed with other options.
 
-    Then the commands, which have the last options, do not make the run again.
+    Then the commands, which have the last options, do not reproduce the run.
     """
     config = checkpoint.read_config(run)
     begun, teachers = begun_with(config), config.get("distilled", {}).get("teachers", ())

@@ -1,4 +1,4 @@
-"""The searches, slow and obvious: one source at a time, the whole prefix run again for every token, no cache.
+"""Greedy and beam search, slow and obvious: one source at a time, the whole prefix run again for every token, no cache.
 
 This is the oracle that faster searches are tested against; it shares no code with them. The beam search is the one
 that `docs/architecture.md` defines, as `transformers` and CTranslate2 have it: a hypothesis that finishes leaves the
@@ -20,7 +20,7 @@ from model.transformer import Transformer
 class Hypothesis:
     ids: tuple[int, ...]  # without start and end
     logprobs: tuple[float, ...]  # of each token, the end token included
-    finish_reason: str  # stop: the end token came; length: the limit came first
+    finish_reason: str  # stop: ended by the end token; length: cut off at the length limit
 
     def score(self, length_penalty: float) -> float:
         """The summed log-probability, divided by length ** length_penalty, the end token counted in both."""
@@ -37,9 +37,9 @@ def next_logprobs(model: Transformer, source: list[int], prefix: tuple[int, ...]
 def greedy(
     model: Transformer, source: list[int], max_length: int | None = None, start: tuple[int, ...] = ()
 ) -> Hypothesis:
-    """The most probable token each time, up to max_length tokens, the end token included.
+    """The most probable token at each step, up to max_length tokens, the end token included.
 
-    `start` is read after the start token and not answered: a language, say.
+    `start`: tokens that follow the start token and are not part of the answer, such as a language.
     """
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
@@ -71,7 +71,7 @@ def beam(
         for hypothesis in live:
             logprobs = next_logprobs(model, source, hypothesis.ids)
             tokens = (t for t in range(len(logprobs)) if t not in (PAD, BOS))
-            best = heapq.nlargest(2 * beam_size, tokens, key=logprobs.__getitem__)  # no others can be among the 2K
+            best = heapq.nlargest(2 * beam_size, tokens, key=logprobs.__getitem__)  # no other can be in the top 2K
             candidates += [(hypothesis, t, logprobs[t]) for t in best]
         candidates.sort(key=lambda c: sum(c[0].logprobs) + c[2], reverse=True)
         live = []
@@ -98,9 +98,9 @@ def _stops(
     early_stopping: bool | str,
     limit: int,
 ) -> bool:
-    """Whether the search is done: beam_size hypotheses have finished and, unless it stops early, no live one is better.
+    """Whether to stop: beam_size hypotheses have finished and, unless early_stopping is True, no live one is better.
 
-    A live one counts with its own length (False), or with the one that suits it best ("never").
+    A live one is scored by its current length (early_stopping=False), or by the length that suits it best ("never").
     """
     if len(finished) < beam_size:
         return False

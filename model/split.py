@@ -1,4 +1,4 @@
-"""A validation part, split off a training file where none is given: by a hash of the source.
+"""Splits a validation part off the training file where no validation file is given, by a hash of the source.
 
 A source is in one part with all of its targets, and stays there however the lines are ordered.
 """
@@ -16,7 +16,7 @@ from model.pairs import read_pairs
 
 DIRECTORY, TRAIN, VALID = "split", "train.tsv", "valid.tsv"
 SHARE = 0.02  # of the pairs
-FEWEST, MOST = 100, 2000  # pairs, as far as they are no more than LARGEST_SHARE
+FEWEST, MOST = 100, 2000  # pairs; LARGEST_SHARE takes precedence over FEWEST
 LARGEST_SHARE = 0.1
 
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM of a training run: the step in hand is finished, and a checkpoint is written."""
+"""SIGINT and SIGTERM during training: finish the current step, write a checkpoint, stop."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SAID = "\nstopping: the step in hand is finished and a checkpoint written; Ctrl-
 
 
 class StopRequest:
-    """Whether a signal has asked to stop. Before `arm`, and at a second Ctrl-C, a signal is a KeyboardInterrupt.
+    """Whether a signal has asked to stop. Before `arm`, and on a second Ctrl-C, a signal raises KeyboardInterrupt.
 
-    torchrun passes a Ctrl-C on as SIGTERM, so only a second SIGINT is one of a person who will not wait.
+    torchrun passes a Ctrl-C on as SIGTERM, so only a second SIGINT is a second Ctrl-C.
     """
 
     def __init__(self, says: bool = True) -> None:

@@ -16,7 +16,7 @@ from model.files import write_text
 SIZES = {"train": 3000, "valid": 200, "test": 200}  # pairs
 
 NOUNS = ["dogs", "cats", "walks", "runs", "plans", "visits", "birds", "guards"]
-VERBS = ["see", "like", "walks", "runs", "plans", "visits", "guards", "draws"]  # some are nouns too: the place decides
+VERBS = ["see", "like", "walks", "runs", "plans", "visits", "guards", "draws"]  # some are nouns too: position decides
 ADJECTIVES = ["old", "young", "quick", "quiet", "loud", "small"]
 
 PRAISE = ["good", "great", "lovely", "clever", "moving", "bright"]
@@ -49,7 +49,7 @@ TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "nin
 
 
 def make_synthetic(task: str, out: Path) -> dict[str, int]:
-    """Write train.tsv, valid.tsv and test.tsv, with no source in two of them; the number of pairs of each."""
+    """Write train.tsv, valid.tsv and test.tsv, with no source in two of them; returns their numbers of pairs."""
     rng = random.Random(task)
     pairs: dict[str, str] = {}
     while len(pairs) < sum(SIZES.values()):
@@ -76,7 +76,7 @@ def _noun_phrase(rng: random.Random) -> list[tuple[str, str]]:
 
 
 def sentiment(rng: random.Random) -> tuple[str, str]:
-    """A verdict on something, turned around by 'not'."""
+    """A verdict on something, reversed in half of the cases by 'not'."""
     praise, negated = rng.random() < 0.5, rng.random() < 0.5
     words = ["the", rng.choice(THINGS), "of", "the", rng.choice(THINGS), rng.choice(["is", "was", "seemed"])]
     words += ["not"] * negated + [rng.choice(PRAISE if praise else BLAME)]

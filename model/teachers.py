@@ -32,7 +32,7 @@ STARTS, TOKENS, PROBABILITIES = "teacher_starts.npy", "teacher_tokens.npy", "tea
 
 @dataclass(frozen=True)
 class TeacherDistributions:
-    """Read from disk as they are needed."""
+    """Memory-mapped: read from disk as they are needed."""
 
     starts: np.ndarray
     tokens: np.ndarray
@@ -44,7 +44,7 @@ class TeacherDistributions:
 
     @staticmethod
     def create(directory: Path, target_lengths: np.ndarray, vocabulary: int) -> TeacherDistributions:
-        """Files for pairs with so many target tokens, to be filled with `write`."""
+        """New files for pairs with these numbers of target tokens, to be filled with `write`."""
         starts = np.concatenate([[0], np.cumsum(target_lengths.astype(np.int64) + 1)])
         np.save(directory / STARTS, starts)
         shape = (int(starts[-1]), min(TOP, vocabulary))
@@ -57,7 +57,7 @@ class TeacherDistributions:
         return len(self.starts) - 1
 
     def write(self, pairs: np.ndarray, distribution: Tensor) -> None:
-        """The distributions of some pairs, by their numbers: (B, T, V), of which the first TOP are kept."""
+        """Store the TOP most probable tokens at each position: numbers of pairs (B,), their distributions (B, T, V)."""
         probabilities, tokens = distribution.topk(self.tokens.shape[1])
         probabilities /= probabilities.sum(-1, keepdim=True)
         for row, pair in enumerate(pairs):

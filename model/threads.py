@@ -1,4 +1,4 @@
-"""How many threads to compute with: as many as were asked for, else as many as are measured to pay.
+"""The number of threads to compute with: as requested, else measured, adding threads while that is faster.
 
 A model too small to be worth the synchronization of two threads is faster on one. The number can change the last bits
 of a sum, so a run keeps the number that it began with.
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 from model.errors import ConfigError
 
-PAYS = 0.95  # of the time with half as many: what more threads must reach
-LONG = 0.5  # seconds, from which on one measurement is enough
-RUNS = 3  # of which the shortest counts
+PAYS = 0.95  # more threads must take at most this fraction of the time that fewer took
+LONG = 0.5  # seconds: a run that takes longer is not repeated
+RUNS = 3  # measurements, of which the shortest counts
 
 
 def add_flag(parser: ArgumentParser) -> None:
@@ -36,12 +36,12 @@ def asked_for(threads: int | None) -> int:
 
 
 def processors() -> int:
-    """Those that this process may run on."""
+    """The number of processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """The shortest of a few runs; of a long one, one is enough once it is warm."""
+    """Seconds of the shortest of RUNS runs, or of the first if that takes longer than LONG."""
     shortest = float("inf")
     for _ in range(RUNS):
         begun = time.perf_counter()
@@ -53,7 +53,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def fastest(seconds_with: Callable[[int], float], most: int) -> tuple[int, float]:
-    """1, 2, 4 ... threads, for as long as doubling them pays: their number, and the seconds with so many."""
+    """Try 1, 2, 4, ... up to `most` threads while more are faster; returns the best number and its seconds."""
     best, seconds = 1, seconds_with(1)
     for number in sorted({min(2**power, most) for power in range(1, most.bit_length() + 1)} - {1}):
         found = seconds_with(number)
@@ -65,7 +65,7 @@ def fastest(seconds_with: Callable[[int], float], most: int) -> tuple[int, float
 
 @contextlib.contextmanager
 def torch_threads(number: int | None, work: Callable[[], object]) -> Iterator[None]:
-    """Compute with so many threads inside, or with as many as `work` is fastest with (0); None changes nothing."""
+    """Inside the context, torch uses `number` threads, or for 0 as many as run `work` fastest; None changes nothing."""
     import torch
 
     before = torch.get_num_threads()
@@ -78,7 +78,7 @@ def torch_threads(number: int | None, work: Callable[[], object]) -> Iterator[No
 
 
 def set_torch_threads(number: int, work: Callable[[], object]) -> tuple[int, float]:
-    """Let torch compute with so many threads, or with as many as `work` is fastest with (0); and its seconds then."""
+    """Let torch use `number` threads, or for 0 as many as run `work` fastest; returns them and `work`'s seconds."""
     import torch
 
     def seconds_with(threads: int) -> float:

@@ -2,7 +2,7 @@
 
 Every kind is a `tokenizers` JSON file, so serving reads it with that library alone, whatever kind it is.
 The special tokens have a space in their name. No kind can produce one from text: a character is one character, a
-symbol has no space inside, and byte-level pieces write a space in another way. So a text that names one is only a text.
+symbol has no space inside, and byte-level pieces write a space in another way. So a text that spells one is just text.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Tokenizer:
         return [e.ids for e in self._backend.encode_batch_fast(texts)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; start, end and padding say nothing."""
+        """The text of ids; start, end and padding are skipped."""
         return self._backend.decode([i for i in ids if i not in (PAD, BOS, EOS)], skip_special_tokens=False)
 
     @property
     def is_running_text(self) -> bool:
-        """Whether texts are ordinary writing, in pieces of words, where BLEU and chrF mean something."""
+        """Whether tokens are subwords of ordinary text, for which BLEU and chrF are meaningful."""
         return isinstance(self._backend.model, models.BPE | models.Unigram)
 
     def pieces(self, text: str) -> list[str]:
-        """What the text's tokens stand for, those included that the vocabulary lacks: what error rates count."""
+        """The text cut into tokens, as strings, even if the vocabulary lacks them: the units that error rates count."""
         if not self.is_running_text:
             return [symbol for symbol, _ in self._backend.pre_tokenizer.pre_tokenize_str(text)]
         return self._backend.encode(text).tokens
@@ -64,7 +64,7 @@ class Tokenizer:
         return [text[start : _with_marks(text, stop, starts)] for index, (start, stop) in pairs if index == UNK]
 
     def normalizing(self, names: Sequence[str]) -> Tokenizer:
-        """The same tokens, of texts that are normalized first (model/normalize.py)."""
+        """A copy of this tokenizer that normalizes texts first; `names` are those of model/normalize.py."""
         backend = Backend.from_str(self._backend.to_str())
         backend.normalizer = normalize.build(names)
         return Tokenizer(backend)
@@ -84,14 +84,14 @@ class Tokenizer:
 
 
 def _with_marks(text: str, stop: int, starts: set[int]) -> int:
-    """A token's end after the combining marks that a normalizer joined to its last character."""
+    """A token's end offset, moved past combining marks that a normalizer merged into its last character."""
     while 0 < stop < len(text) and stop not in starts and unicodedata.combining(text[stop]):
         stop += 1
     return stop
 
 
 def load(path: Path) -> Tokenizer:
-    """Read a file of `tokenizers`."""
+    """Read a JSON file of the `tokenizers` library."""
     try:
         return Tokenizer(Backend.from_file(str(path)))
     except Exception as error:  # the library raises no other type
@@ -99,7 +99,7 @@ def load(path: Path) -> Tokenizer:
 
 
 def check_kind(kind: str, flag: str) -> None:
-    """Refuse a tokenizer that does not exist, before any work is done."""
+    """Refuse an unknown kind of tokenizer, before any work is done."""
     name, _, size = kind.partition(":")
     if kind in ("chars", "words"):
         return
@@ -137,7 +137,7 @@ def _learn_listed(texts: Iterable[str], split: pre_tokenizers.PreTokenizer, join
 
 
 def _learn_bpe(size: int, texts: Iterable[str]) -> Tokenizer:
-    """Byte-level pieces: whatever the text, each of its bytes is in the vocabulary."""
+    """Byte-level BPE: all 256 bytes are in the vocabulary, so no text has unknown tokens."""
     trainee = Backend(models.BPE())
     trainee.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,7 +1,7 @@
 """Training: `train(plan)` turns two TSV files into a run directory, and can be stopped and resumed at any moment.
 
-The randomness of a step is a function of the seed and the step alone (the order of the data of the seed and the
-epoch), so a resumed run computes what an uninterrupted one would have.
+The randomness of a step depends on the seed and the step alone, and the order of the data on the seed and the epoch, so
+a resumed run computes what an uninterrupted one would have.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from model.transformer import Transformer
 from model.validate import Validator, said
 
 MEASURED_TOKENS = 8192  # padded tokens, at most, of the batch on which the number of threads is measured
-OTHER_WORK = 1.25  # times a forward and backward pass: an update with its optimizer
+OTHER_WORK = 1.25  # an update, optimizer included, takes this many times as long as its forward and backward pass
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Position:
     selected_by: str = ""  # what best_value measures
     stale: int = 0  # validations since the best
     seconds: float = 0.0  # spent training, over all resumptions
-    threads: int = 0  # that torch computed with; 0: an earlier version did not say
+    threads: int = 0  # that torch computed with; 0: not recorded
     unlogged: tuple[float, ...] = (0.0, 0.0, 0.0)  # loss summed, tokens and pairs since the last line of history
 
 
@@ -147,7 +147,7 @@ class Trainer:
         if saved:
             self.at = Position(**checkpoint.read_state(saved))
             checkpoint.load_weights(self.model, saved / checkpoint.MODEL)
-            if self.at.optimizer == self.options.optimizer:  # another one begins afresh
+            if self.at.optimizer == self.options.optimizer:  # another starts without state
                 checkpoint.load_optimizer(saved, self.optimizer)
             if self.ema:
                 self.ema.weights = checkpoint.load_ema(saved, self.device)
@@ -155,7 +155,7 @@ class Trainer:
             initial.load_weights(self.model, self.plan.init_from)
         if self.plan.resume:
             self._say(f"going on from {saved}" if saved else f"{self.plan.out} has no checkpoint yet: beginning anew")
-        if self.at.selected_by != self.validator.criterion:  # a figure of another kind says nothing
+        if self.at.selected_by != self.validator.criterion:  # another metric: not comparable
             self.at.selected_by, self.at.best_value, self.at.best_step = self.validator.criterion, math.inf, 0
             self.at.stale = 0
         self.at.optimizer = self.options.optimizer
@@ -184,13 +184,13 @@ class Trainer:
             )
 
     def _measure(self, batch: Batch) -> float | None:
-        """Set the number of threads; the seconds of a batch. Nothing that training depends on changes."""
+        """Set the number of threads; returns the seconds of a batch, None if not measured. Training is not affected."""
         asked, before = self.plan.threads, self.at.threads
         if asked is None or self.world.size > 1 or self.device.type != "cpu" or self.options.compile:
             if asked:
                 torch.set_num_threads(asked)
             return None
-        if self.at.step and not asked:  # the same sums, to the bit
+        if self.at.step and not asked:  # keep the number, for the same bits
             asked = before if 0 < before <= torch.get_num_threads() else torch.get_num_threads()
         rows = max(1, MEASURED_TOKENS // (batch.source.shape[1] + batch.target.shape[1]))
         some = batch.rows(slice(rows))
@@ -200,7 +200,7 @@ class Trainer:
             self._loss(some).backward()
             self.optimizer.zero_grad(set_to_none=True)
 
-        _, seconds = set_torch_threads(asked, work)  # every step seeds torch anew, so these draws change none
+        _, seconds = set_torch_threads(asked, work)  # every step reseeds torch, so these draws change no step
         return OTHER_WORK * seconds * len(batch.source) / len(some.source)
 
     def _say(self, line: str) -> None:
@@ -208,7 +208,7 @@ class Trainer:
             print(line, flush=True)
 
     def _batches(self) -> Iterator[Batch]:
-        """The batches from here on, epoch after epoch; the position follows."""
+        """The batches from the current position on, epoch after epoch; moves the position along."""
         while True:
             skip = self.at.batch
             o = self.options
@@ -220,7 +220,7 @@ class Trainer:
             self.at.epoch, self.at.batch = self.at.epoch + 1, 0
 
     def _update(self, batches: list[Batch]) -> tuple[float, int, int]:
-        """One optimizer update from the mean loss of all target tokens: the loss per token, the tokens, the pairs."""
+        """One optimizer update on the mean loss of all target tokens; returns that loss, the tokens and the pairs."""
         self.model.train()
         torch.manual_seed(_step_seed(self.options.seed, self.at.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
@@ -246,7 +246,7 @@ class Trainer:
         return float(total[0]) / tokens, tokens, sum(len(batch.source) for batch in batches)
 
     def _loss(self, batch: Batch) -> Tensor:
-        """What is trained for: the summed loss of a batch."""
+        """The training loss, summed over a batch."""
         smoothing = self.options.label_smoothing
         logits, target = self._logits(batch), batch.target[:, 1:]
         if batch.teacher_tokens is None:
@@ -339,7 +339,7 @@ class Trainer:
         )
 
     def _follow(self) -> None:
-        """Another process than the first takes over what the first has found."""
+        """In processes other than the first: take over the position that the first has saved."""
         self.at = Position(**checkpoint.read_state(checkpoint.checkpoints(self.plan.out)[-1]))
 
 

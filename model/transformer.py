@@ -65,7 +65,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The surroundings of a sub-layer: LayerNorm(x + Dropout(f(x))), or with norm=pre x + Dropout(f(LayerNorm(x)))."""
+    """Wraps a sub-layer f: LayerNorm(x + Dropout(f(x))), or with norm=pre, x + Dropout(f(LayerNorm(x)))."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class EncoderLayer(nn.Module):
         self.feed_residual = Residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | None, weights: list[Tensor] | None = None) -> Tensor:
-        """x (B, S, D) -> (B, S, D); `weights` is given the layer's attention weights."""
+        """x (B, S, D) -> (B, S, D); appends the layer's attention weights to `weights`."""
 
         def attend(x: Tensor) -> Tensor:
             q, k, v = self.self_attention.queries_keys_values(x)
@@ -228,7 +228,7 @@ class Transformer(nn.Module):
         return Cache(layers, source_mask)
 
     def decode(self, target: Tensor, cache: Cache, weights: AttentionWeights | None = None) -> Tensor:
-        """The next T tokens after those in the cache, which grows by them: target (B, T) -> logits (B, T, V)
+        """Decode the next T tokens and add them to the cache: target (B, T) -> logits (B, T, V)
 
         Padding needs no mask here: it is on the right, and the causal mask hides it from every real position.
         """

@@ -1,4 +1,4 @@
-"""Texts with what a vocabulary lacks: the service refuses them, so evaluation and plots do not decode them either."""
+"""Texts with out-of-vocabulary pieces: the service refuses them, so evaluation and plots do not decode them either."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMED = 5
 
 
 def pieces_lacking(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, list[str]]:
-    """The texts that have such pieces, with these pieces."""
+    """{text: its out-of-vocabulary pieces}, for the texts that have any."""
     encoded = zip(texts, tokenizer.encode_batch(texts), strict=True)
     return {text: tokenizer.unknown_pieces(text) for text, ids in encoded if UNK in ids}
 
@@ -25,7 +25,7 @@ def named(pieces: Iterable[str]) -> str:
 
 
 def warnings_for(valid: Path, source: Tokenizer, target: Tokenizer) -> list[str]:
-    """A sentence for each side of a validation file that has what the training file lacks."""
+    """A warning for each side of a validation file that has out-of-vocabulary pieces."""
     found = []
     sides = zip(*read_pairs(valid), strict=True)
     effect = ("they are read as the unknown token", "these targets cannot be produced")

@@ -20,8 +20,8 @@ from model.pairs import read_pairs
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
-LARGER = 4  # times a training batch: nothing is kept for a backward pass
-IGNORING = "_ignoring"  # ends the names of rates without what select_ignore matches
+LARGER = 4  # times as many tokens in a batch as in training: nothing is kept for a backward pass
+IGNORING = "_ignoring"  # suffix of the rates that are computed without what select_ignore matches
 
 
 class Validator:
@@ -48,7 +48,7 @@ class Validator:
         return f"error{ignoring} of {len(self.references)} sources"
 
     def value(self, metrics: dict[str, float]) -> float:
-        """The figure by which the best checkpoint is chosen, lowest first."""
+        """The metric by which the best checkpoint is chosen: lower is better."""
         if self.options.select == "loss":
             return metrics["loss"]
         return metrics["sequence_error_rate" + (IGNORING if self.options.select_ignore else "")]

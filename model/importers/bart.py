@@ -1,7 +1,7 @@
-"""Hugging Face's BART (post-norm, bytes) and mBART, mBART-50 (pre-norm, SentencePiece, languages).
+"""Hugging Face's BART (post-norm, byte-level BPE) and mBART, mBART-50 (pre-norm, SentencePiece, languages).
 
-A norm after the embeddings, learned positions from 2 on. BART's source is `<s> text </s>`, mBART-50's `language text
-</s>`, mBART-25's `text </s> language`, whose last token takes the place of our end.
+Embeddings have a norm, and learned positions start at row 2. A source is `<s> text </s>` in BART, `language text </s>`
+in mBART-50, and `text </s> language` in mBART-25, where the language takes the place of our end token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model.importers.problems import Settings, read_json
 from model.importers.text_models import read_lines
 from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange
 
-OFFSET = 2  # of learned positions
+OFFSET = 2  # row of position 0 in the table of learned positions
 EMBEDDING_NORMS = {
     "encoder.layernorm_embedding": "source_embedding.norm",
     "decoder.layernorm_embedding": "target_embedding.norm",
@@ -80,7 +80,7 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
 
 
 def _is_mbart_25(d: hf.Directory) -> bool:
-    """By its tokenizer; where no file names that, by a target's first token, which in mBART-50 is the end token."""
+    """By the tokenizer's class; if no file names it, by the decoder's start token, in mBART-50 the end token."""
     if name := hf_vocabulary.tokenizer_class(d):
         return "50" not in name
     values = d.settings.values
@@ -90,7 +90,7 @@ def _is_mbart_25(d: hf.Directory) -> bool:
 
 
 def _languages(vocabulary: Vocabulary, layout: Layout, after: bool) -> dict[str, Any]:
-    """By request where both prefixes are tokens; mBART-25's languages are fixed by the import."""
+    """The languages that a request may choose; none of mBART-25, whose languages are fixed by the import."""
     if after or not vocabulary.languages:
         return {}
     codes = {code: [layout.id_of(index)] for code, index in vocabulary.languages.items()}
@@ -104,7 +104,7 @@ class ByteLevel:
     vocabulary: dict[str, Any]  # added tokens included
     merges: list[tuple[str, str]]
     added: list[AddedToken]
-    prefix_space: bool  # whether a text begins with a space, though none is written
+    prefix_space: bool  # whether a space is put before every text
 
     @property
     def pieces_of_text(self) -> list[str]:

@@ -95,7 +95,7 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def _compare(model: Any, pairs: list[tuple[str, str]]) -> list[str]:
-    """Where the imported tokenizers cut the samples otherwise than SentencePiece."""
+    """Notes on the samples that the imported tokenizers split differently from SentencePiece itself."""
     from model.importers.sentencepiece import differences
 
     notes = []

@@ -21,10 +21,10 @@ from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, j
 from model.importers.vocabulary import ZEROS, Vocabulary, add_template, arrange_both
 
 ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu", 4: "silu"}
-SIGMOID_GELU = 4  # x sigmoid(1.702 x): SiLU with factors in the weights around it
+SIGMOID_GELU = 4  # x sigmoid(1.702 x): imported as SiLU, with factors folded into the weights around it
 NAMES_OF_ACTIVATIONS = {1: "gelu by tanh", 5: "tanh", 6: "sigmoid"}
-MANY_LANGUAGES = 10  # tokens that look like a language, which a vocabulary of two languages does not have
-POSITIONS = 512  # of sinusoids, which are not stored
+MANY_LANGUAGES = 10  # with so many tokens that look like language codes, a model is multilingual
+POSITIONS = 512  # rows of a table of sinusoids, which CTranslate2 does not store
 OLD_NAMES = ("num_heads", "pre_norm", "activation", "embeddings_merge", "alignment_layer", "alignment_heads")
 OLD_SCALES = ("embeddings_0/multiply_by_sqrt_depth", "embeddings/multiply_by_sqrt_depth")
 UNSUPPORTED = ("alibi", "multi_query_attention", "project_in/weight", "sliding_window", "final_logit_softcapping")
@@ -130,7 +130,7 @@ def _tables(
 
 
 def _settings(held: ctranslate2_file.ModelFile, settings: Settings) -> Settings:
-    """Those of config.json, or of the model itself in the formats that have none; names of attributes as of today."""
+    """Those of config.json, or in older formats of model.bin; renames attributes of old revisions to current names."""
     if held.revision < 5:
         for side in ("encoder", "decoder"):
             for name in [name for name in OLD_NAMES if name in held.arrays]:
@@ -169,7 +169,7 @@ def _positions(tensors: Tensors, side: str, d_model: int) -> Tensor | None:
 
 
 def _scale(held: ctranslate2_file.ModelFile, side: str, d_model: int) -> float:
-    """What embeddings are multiplied by: a flag, or the number itself; sqrt(d_model) where nothing is said."""
+    """The factor of embeddings: stored as a flag or as the number itself; sqrt(d_model) if neither is there."""
     names = [f"{side}/{name}" for name in ("scale_embeddings", *OLD_SCALES)]
     found = next((held.arrays[name] for name in names if name in held.arrays), None)
     if found is None or found.numel() != 1:
@@ -282,7 +282,7 @@ def _layer(tensors: Tensors, side: str, i: int, d: int, d_ff: int) -> dict[str, 
 
 
 def _linear(tensors: Tensors, theirs: str, ours: str, out: int, into: int) -> dict[str, Tensor | None]:
-    """A layer without a bias has one of zeros."""
+    """Weight and bias of a layer; a bias that it lacks is zeros."""
     bias = tensors.get(f"{theirs}/bias", out) if f"{theirs}/bias" in tensors else torch.zeros(out)
     return {f"{ours}.weight": tensors.get(f"{theirs}/weight", out, into), f"{ours}.bias": bias}
 
@@ -311,7 +311,7 @@ def _tokens(path: Path, side: str, problems: Problems) -> list[str]:
 
 
 def _vocabulary(tokens: list[str], settings: Settings, text: Any, zero: bool) -> Vocabulary:
-    """There is no padding among CTranslate2's tokens, or it is one like any other; the start may be a zero vector."""
+    """CTranslate2 has no padding token, or one without special meaning; the start token may be a zero vector."""
     ids = {token: i for i, token in reversed(list(enumerate(tokens)))}
 
     def of(name: str, default: str) -> int:

@@ -1,4 +1,4 @@
-"""CTranslate2's `model.bin`: named arrays. Every length is checked before it is believed."""
+"""CTranslate2's `model.bin`: named arrays. Every length in the file is checked before it is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSIONS = range(3, 7)  # of the file; the library wrote 6 from its 3.0 on
+VERSIONS = range(3, 7)  # of the file format; CTranslate2 writes 6 from its version 3.0 on
 SCALE = "weight_scale"
 DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 SIZES = {"float32": 4, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat16": 2}

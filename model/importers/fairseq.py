@@ -1,7 +1,7 @@
 """fairseq's `transformer` checkpoints, with their dictionaries and BPE codes or SentencePiece model.
 
-The decoder starts with </s>; positions are counted from 2, behind the padding id; pad, <s>, </s> and <unk> are ids that
-a dictionary does not list.
+The decoder starts with </s>; positions are counted from 2, one more than the padding id; <s>, <pad>, </s> and <unk>
+have the ids 0 to 3, which a dictionary does not list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from model.importers.imported import ImportedModel, is_default, with_embeddings,
 from model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors
 from model.importers.vocabulary import Vocabulary, arrange
 
-BOS, PAD, EOS, UNK = range(4)  # fairseq's own
+BOS, PAD, EOS, UNK = range(4)  # fairseq's ids
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 FIRST_POSITION = PAD + 1
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
@@ -171,7 +171,7 @@ def _positions(s: Settings, tensors: Tensors, d_model: int) -> list[Tensor]:
 
 
 def _layouts(dictionaries: list[list[str]], text: Any) -> Any:
-    """Of both sides; with one dictionary for both, one layout."""
+    """The layouts of both sides."""
     layouts = [
         arrange(
             Vocabulary(

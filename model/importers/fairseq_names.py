@@ -1,4 +1,4 @@
-"""The layers of fairseq's Transformer, whose names Marian, M2M100 and BART in Hugging Face's library have too."""
+"""Layers under fairseq's names, which Hugging Face's Marian, M2M100 and BART have too, translated to ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def layers_of(tensors: Tensors, prefix: str, side: str) -> int:
 
 
 def take_stack(tensors: Tensors, prefix: str, side: str, layers: int, d_model: int, d_ff: int) -> dict[str, Tensor]:
-    """The layers of one side ("encoder" or "decoder") under our names; problems are in `tensors`."""
+    """The layers of one side ("encoder" or "decoder") under our names; adds to `tensors.problems`."""
     found: dict[str, Tensor | None] = {}
     for i in range(layers):
         theirs, ours = f"{prefix}{side}.layers.{i}", f"{side}.{i}"

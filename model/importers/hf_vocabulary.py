@@ -17,13 +17,13 @@ from model.importers.vocabulary import ids_of
 
 SPM, TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
 TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
-MATCHED = ("single_word", "lstrip", "rstrip")  # how an added token is found in a text
+MATCHED = ("single_word", "lstrip", "rstrip")  # flags: how an added token is found in a text
 FAIRSEQ_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 LANGUAGE = re.compile(r"__([a-z]+)__|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")  # __fr__, fr_XX, fra_Latn
 
 
 def read_tokens(d: Directory, text: SentencePiece | TokenizerJson, size: int) -> list[str]:
-    """The tokens of a model with `size` rows: of tokenizer.json, else of vocab.json, else fairseq's order of pieces."""
+    """Tokens by id, `size` of them: of tokenizer.json, else of vocab.json, else the pieces in fairseq's order."""
     if (d.path / TOKENIZER).exists():
         found = _of_tokenizer_json(read_json(d.path / TOKENIZER, d.problems), d.problems)
     elif (d.path / "vocab.json").exists():
@@ -45,7 +45,7 @@ def read_tokens(d: Directory, text: SentencePiece | TokenizerJson, size: int) ->
 def added_tokens(d: Directory) -> dict[int, AddedToken]:
     """Tokens that were added to a tokenizer beside its vocabulary, by id, wherever its files name them.
 
-    Special tokens are among them, as a rule; each is text here.
+    Special tokens are usually among them; all are treated as text here.
     """
     listed = read_json(d.path / TOKENIZER, d.problems, optional=True).get("added_tokens")
     by_id = read_json(d.path / TOKENIZER_CONFIG, d.problems, optional=True).get("added_tokens_decoder")
@@ -70,7 +70,7 @@ def added_tokens(d: Directory) -> dict[int, AddedToken]:
 
 
 def read_text(path: Path, problems: Problems) -> SentencePiece | TokenizerJson | None:
-    """How a directory's texts are cut: its SentencePiece file, or where it has none its tokenizer.json."""
+    """The text model of a directory: its SentencePiece file, or if it has none, its tokenizer.json."""
     if not (path / SPM).exists() and (path / TOKENIZER).exists():
         return tokenizer_json.read(path / TOKENIZER, problems)
     return sentencepiece.read(path / SPM, problems)
@@ -113,7 +113,7 @@ def _of_tokenizer_json(content: dict[str, Any], problems: Problems) -> dict[int,
 
 
 def _listed(d: Directory) -> list[str]:
-    """The special tokens beyond the vocabulary, in their order: languages, as a rule."""
+    """The additional special tokens in their order, which are usually the languages."""
     for name in ("special_tokens_map.json", TOKENIZER_CONFIG):
         content = read_json(d.path / name, d.problems, optional=True)
         for field in ("additional_special_tokens", "extra_special_tokens"):

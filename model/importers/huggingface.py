@@ -22,7 +22,7 @@ from model.importers.vocabulary import Layout
 CONFIG, GENERATION = "config.json", "generation_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "quick_gelu": "silu"}
-# Our name of a generation default: theirs, and the values that say nothing.
+# Defaults of generation: our name, and theirs.
 DEFAULTS = {
     "beam_size": "num_beams",
     "length_penalty": "length_penalty",
@@ -35,7 +35,7 @@ DEFAULTS = {
 
 @dataclass
 class Directory:
-    """A directory's files, read."""
+    """The content of a model's directory."""
 
     path: Path
     problems: Problems
@@ -50,7 +50,7 @@ class Directory:
 
 
 def open_directory(path: Path, kinds: tuple[str, ...]) -> Directory:
-    """The directory of a model whose `model_type` is one of some kinds."""
+    """Read a model's directory; its `model_type` must be one of `kinds`."""
     problems = Problems(path)
     if not path.is_dir():
         problems.add("it is not a directory; name the one that holds config.json")
@@ -73,7 +73,7 @@ def _hint(kind: Any) -> str:
 
 
 def read_tensors(path: Path, problems: Problems) -> tuple[dict[str, Tensor], str]:
-    """The weights, and the name of their file; whatever it is, nothing in it is executed."""
+    """The weights, and the name of their file; nothing in it is executed, even if it is a pickle."""
     try:
         if (path / SAFE).exists():
             return load_file(path / SAFE), SAFE
@@ -101,7 +101,7 @@ def _read_shards(path: Path, index: dict[str, Any], problems: Problems) -> dict[
 
 
 def take_body(d: Directory, prefix: str = "model.") -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The options and layers that all of them have; embeddings and positions come later."""
+    """The options and layers that these models have in common; embeddings and positions come later."""
     s = d.settings
     d_model, d_ff = s.size("d_model"), s.same("encoder_ffn_dim", "decoder_ffn_dim")
     heads = s.same("encoder_attention_heads", "decoder_attention_heads")
@@ -130,7 +130,7 @@ def take_body(d: Directory, prefix: str = "model.") -> tuple[ModelConfig, dict[s
 
 
 def take_norms(d: Directory, weights: dict[str, Tensor], names: dict[str, str], d_model: int) -> None:
-    """Single norms, theirs to ours."""
+    """Add single norms to `weights`; `names` maps their names to ours."""
     for theirs, ours in names.items():
         found = take_norm(d.tensors, f"model.{theirs}", ours, d_model)
         weights |= {name: value for name, value in found.items() if value is not None}
@@ -140,7 +140,7 @@ Tables = tuple[Tensor, Tensor, Tensor]
 
 
 def take_tables(d: Directory, source_vocab: int, target_vocab: int) -> Tables | None:
-    """The embeddings of source and target and the output, as far as they are there; what is tied is stored once."""
+    """Source embedding, target embedding and output; None if one is missing. Tied matrices may be stored once."""
     d_model = d.settings.size("d_model")
     shared = "model.shared.weight"
     source = d.tensors.first(["model.encoder.embed_tokens.weight", shared], source_vocab, d_model)
@@ -163,7 +163,7 @@ def take_bias(d: Directory, size: int) -> Tensor | None:
 
 
 def take_positions(d: Directory, make: Callable[[int, int], Tensor] | None, offset: int = 0) -> tuple[Tensor, Tensor]:
-    """Both tables from position 0 on: as stored, else as `make(length, d_model)` computes them."""
+    """Source's and target's tables of positions: by `make(length, d_model)`, else as stored, from row `offset` on."""
     length, d_model = d.settings.size("max_position_embeddings"), d.settings.size("d_model")
     tables = []
     for side in ("encoder", "decoder"):
@@ -186,7 +186,7 @@ def assemble(
     positions: tuple[Tensor, Tensor],
     bias: Tensor | None,
 ) -> ModelConfig:
-    """All weights under our names, or every problem found so far."""
+    """Add embeddings and positions to `weights`, unless problems were found, which are raised."""
     d.tensors.refuse_leftovers()
     d.problems.raise_if_any()
     assert tables is not None  # or there would be a problem
@@ -201,10 +201,10 @@ def generation_defaults(d: Directory, target: Layout, forced: bool = False) -> d
     for name in ("max_length", "min_length"):  # theirs count the token that the decoder starts with
         if isinstance(found.get(name), int):
             found[name] = max(0, found[name] - 1)
-    early = values.get("early_stopping")  # generate takes false for none
+    early = values.get("early_stopping")  # generate() takes null for false
     found["early_stopping"] = early if early == "never" else early is True
     if isinstance(values.get("forced_eos_token_id"), int):
-        found["forced_end"] = True  # at the length limit
+        found["forced_end"] = True  # the end token, at the length limit
     first = values.get("forced_bos_token_id")
     if forced and isinstance(first, int) and not isinstance(first, bool) and first in target.rows:
         found["target_prefix"] = [target.id_of(first)]

@@ -33,14 +33,14 @@ class ImportedModel:
     weights: dict[str, Tensor]  # under our parameter names, each tied one once
     source: Backend
     target: Backend
-    provenance: dict[str, Any]  # format, files, what was turned into what
+    provenance: dict[str, Any]  # format, files, conversions
     generation: dict[str, Any] = field(default_factory=dict)  # defaults of a request; target_prefix as ids
     languages: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # sentences for the user
-    spm: dict[str, Path] = field(default_factory=dict)  # side: the SentencePiece file that its tokenizer stands for
+    spm: dict[str, Path] = field(default_factory=dict)  # side: the SentencePiece file of its tokenizer
 
     def check(self, problems: Problems) -> None:
-        """The weights are exactly those that the options describe."""
+        """Check that the weights and vocabularies are exactly those that the options describe."""
         try:
             self.config.validate()
         except ConfigError as error:
@@ -61,7 +61,7 @@ class ImportedModel:
                 problems.add(f"the {side} tokenizer has {backend.get_vocab_size()} tokens, and the model {size}")
 
     def write(self, out: Path, samples: Path | None = None) -> None:
-        """The run: what `attendant export` reads."""
+        """Write the run directory, which `attendant export` reads."""
 
         def fill(directory: Path) -> None:
             checkpoint.save_weights(self.weights, directory / checkpoint.MODEL)
@@ -94,7 +94,7 @@ def with_embeddings(
     layouts: tuple[Layout, Layout],
     bias: Tensor | None = None,
 ) -> ModelConfig:
-    """Put the source, target and output tables into `weights`, in our order; the options say which of them are one."""
+    """Put the source, target and output tables into `weights`, in our order; the options say which are tied."""
     source, target = layouts[0].table(tables[0]), layouts[1].table(tables[1])
     output = layouts[1].table(tables[2])
     output_bias = layouts[1].table(torch.zeros(len(tables[2])) if bias is None else bias)
@@ -118,7 +118,7 @@ def with_embeddings(
 
 
 def with_positions(config: ModelConfig, weights: dict[str, Tensor], source: Tensor, target: Tensor) -> ModelConfig:
-    """Put the position tables into `weights`, both as long as the shorter."""
+    """Put the position tables into `weights`, both cut to the length of the shorter."""
     length = min(len(source), len(target))
     weights["source_embedding.positions"] = source[:length].clone()
     weights["target_embedding.positions"] = target[:length].clone()
@@ -126,7 +126,7 @@ def with_positions(config: ModelConfig, weights: dict[str, Tensor], source: Tens
 
 
 def fold_sigmoid_gelu(weights: dict[str, Tensor]) -> None:
-    """GELU as x sigmoid(1.702 x) becomes SiLU: its factor goes into the feed-forward's first layer, and out again."""
+    """Turn x sigmoid(1.702 x) into SiLU: multiply the feed-forward's first layer by 1.702, divide its second by it."""
     for name in weights:
         if ".feed_forward.widen." in name:
             weights[name] = weights[name] * SIGMOID_GELU
@@ -135,5 +135,5 @@ def fold_sigmoid_gelu(weights: dict[str, Tensor]) -> None:
 
 
 def is_default(value: Any) -> bool:
-    """Whether a number can be some default of a request: finite, and of a size that makes sense."""
+    """Whether a value can be a default of a request: a finite number of a size that makes sense."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_DEFAULT

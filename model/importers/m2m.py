@@ -1,6 +1,6 @@
-"""Hugging Face's M2M100: M2M-100, NLLB, SMaLL-100. A language before the source, and one that a target begins with.
+"""Hugging Face's M2M100: M2M-100, NLLB, SMaLL-100. Sources and targets each begin with a token of their language.
 
-SMaLL-100 has the target's language before the source, and none in the target.
+In SMaLL-100, a source begins with the target's language, and a target with none.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
 
 
 def one_vocabulary(d: hf.Directory, text: SentencePiece | TokenizerJson) -> Vocabulary:
-    """Of both sides. Language codes and fairseq's special tokens are no text."""
+    """The vocabulary of both sides. No text yields language codes or fairseq's special tokens."""
     size = d.vocab_size
     tokens = hf_vocabulary.read_tokens(d, text, size)
     special = {"<s>", "<pad>", "</s>", "<unk>", "<mask>"}

@@ -79,7 +79,7 @@ def _refuse_added(d: hf.Directory, known: set[str]) -> None:
 
 
 def tokens_by_id(entries: dict[str, Any], size: int, name: str, problems: Problems) -> list[str]:
-    """A table of token: id as a list; an id that is not there is called so."""
+    """The tokens of a table of token: id, by id; an id that it lacks is called `<unused ID>`."""
     by_id = ids_of(entries, name, problems)
     for index in [index for index in by_id if not 0 <= index < size][:1]:
         problems.add(f"{name}: {by_id[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
@@ -89,7 +89,7 @@ def tokens_by_id(entries: dict[str, Any], size: int, name: str, problems: Proble
 def _layouts(
     vocabularies: tuple[Vocabulary, Vocabulary], spm: tuple[sentencepiece.SentencePiece, sentencepiece.SentencePiece]
 ) -> tuple[Layout, Layout]:
-    """One vocabulary for both sides keeps one layout, with the pieces that either text model has beyond it."""
+    """Equal vocabularies share one layout, with the pieces of both text models that the vocabulary lacks."""
     first, second = vocabularies
     if first == second:
         layout = arrange(first, [*spm[0].scores, *spm[1].scores])
@@ -105,7 +105,7 @@ def language_tokens(tokens: list[str]) -> dict[str, int]:
 def languages_by_token(
     vocabulary: Vocabulary, layout: Layout, target_language: str | None, problems: Problems
 ) -> dict[str, Any]:
-    """Target languages by a token before the source: `>>fra<<`."""
+    """The target languages, which a token before the source chooses: `>>fra<<`."""
     codes = vocabulary.languages
     if target_language and target_language not in codes:
         known = f"one of {', '.join(sorted(codes))}" if codes else "none, since the model has one target language"

@@ -9,7 +9,7 @@ from model.importers.problems import Settings, Tensors, join
 
 
 def take_layers(tensors: Tensors, config: ModelConfig, norms: dict[str, str]) -> dict[str, Tensor]:
-    """Layers and norms; `norms` are those of embeddings (emb) and after each stack (top)."""
+    """Layers and norms; `norms` says whether there is one of the embeddings (emb) and after each stack (top)."""
     found: dict[str, Tensor | None] = {}
     d, suffix = config.d_model, "_pre" if config.norm == "pre" else ""
     for side, embedding, layers in (
@@ -57,7 +57,7 @@ def take_tables(s: Settings, tensors: Tensors, d: int) -> tuple[tuple[Tensor | N
     """Both embeddings and the output, (V, D) each, and the output's bias."""
     source, target = (tensors.first([f"{side}_Wemb", "Wemb"], -1, d) for side in ("encoder", "decoder"))
     out = "decoder_ff_logit_out"
-    if f"{out}_W" in tensors:  # before 1.7
+    if f"{out}_W" in tensors:  # Marian before 1.7
         stored = tensors.get(f"{out}_W", d, -1)
         output = None if stored is None else stored.T.contiguous()
     elif f"{out}_Wt" in tensors:

@@ -1,7 +1,7 @@
 """Marian's own files: the weights with their options (.npz), the decoder's options (.yml), vocabularies (.spm, .yml).
 
-Matrices are stored as (in, out). There is no padding: a target begins with a zero vector. Marian's GELU is
-x sigmoid(1.702 x).
+Matrices are stored as (in, out). There are no padding and start tokens: a target begins with a zero vector. Marian's
+GELU is x sigmoid(1.702 x).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from model.importers.marian_options import read_options
 from model.importers.problems import Problems, Settings, Tensors, first_line, read_json
 from model.importers.vocabulary import Layout, Vocabulary, add_template, arrange_both
 
-OPTIONS = "special:model.yml"  # a text among the arrays
-POSITIONS = 512  # of sinusoids, which end nowhere in Marian
+OPTIONS = "special:model.yml"  # the array that holds the options as text
+POSITIONS = 512  # rows of a table of sinusoids, which in Marian have no limit
 SIDES = ("source", "target")
 LANGUAGE = (">>", "<<")
 
@@ -103,7 +103,7 @@ def _arrays(path: Path, problems: Problems) -> dict[str, np.ndarray]:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Numbers as torch has them; what is not floating point is refused where it is asked for."""
+    """An array as a tensor; one that is not floating point becomes int8, which `Tensors.get` refuses."""
     native = array.astype(array.dtype.newbyteorder("="))
     return torch.from_numpy(native) if native.dtype.kind == "f" else torch.zeros(native.shape, dtype=torch.int8)
 
@@ -121,7 +121,7 @@ def _model_options(arrays: dict[str, np.ndarray], problems: Problems) -> dict[st
 
 
 def _decoder_options(path: Path, problems: Problems) -> dict[str, Any]:
-    """Of the file that Marian writes beside the weights, or of OPUS-MT's decoder.yml; nothing where there is none."""
+    """Of WEIGHTS.decoder.yml, which Marian writes beside the weights, or of OPUS-MT's decoder.yml; else empty."""
     for name in (f"{path.name}.decoder.yml", "decoder.yml"):
         file = path.parent / name
         if file.exists():
@@ -137,7 +137,7 @@ def _decoder_options(path: Path, problems: Problems) -> dict[str, Any]:
 def _vocabulary_files(
     path: Path, decoder: dict[str, Any], given: tuple[Path | None, Path | None], problems: Problems
 ) -> list[Path]:
-    """As given, else those that the decoder's options name, beside the weights wherever they were in training."""
+    """As given, else those that the decoder's options name, looked for beside the weights, not at the path named."""
     listed = decoder.get("vocabs")
     names = [path.parent / Path(str(name)).name for name in listed] if isinstance(listed, list) else []
     if len(names) > 2:
@@ -153,7 +153,7 @@ def _vocabulary_files(
 
 
 def _text_file(path: Path, vocabulary: Path, side: str, given: Path | None, codes: Path | None) -> Path | None:
-    """The SentencePiece file of a side: the vocabulary itself, else as given, else source.spm beside the weights."""
+    """The SentencePiece file of a side: the vocabulary itself, else as given, else SIDE.spm beside the weights."""
     if vocabulary.suffix == ".spm":
         return vocabulary
     beside = path.parent / f"{side}.spm"
@@ -161,7 +161,7 @@ def _text_file(path: Path, vocabulary: Path, side: str, given: Path | None, code
 
 
 def _vocabulary(file: Path, text: Any, size: int, problems: Problems) -> Vocabulary:
-    """The tokens of a .spm in its own order, or of a table of token: id."""
+    """The tokens of a .spm in its own order, of a table of token: id (.yml, .json), or of a file's lines."""
     entries: dict[str, Any] = {}
     if text is None:
         return Vocabulary(tokens=[], unk=0, end=0)

@@ -17,16 +17,16 @@ UNSUPPORTED = {
     "lemma-dim-emb": "factored vocabularies are not supported",
     "ulr": "universal language representations are not supported",
 }
-# What stands for self-attention in a decoder, by transformer-decoder-autoreg.
+# What a decoder has in place of self-attention, by the value of transformer-decoder-autoreg: refused.
 AUTOREGRESSION = {
     "average-attention": "its decoder has average attention (AAN) and no self-attention",
     "rnn": "its decoder has recurrent cells ({cell}) and no self-attention",
 }
-NORMS = {("", "an"): "post", ("n", "a"): "pre"}  # transformer-preprocess, transformer-postprocess, without dropout
+NORMS = {("", "an"): "post", ("n", "a"): "pre"}  # (transformer-preprocess, -postprocess), d for dropout left out
 
 
 def read_options(s: Settings, learned_positions: bool) -> tuple[ModelConfig, dict[str, str]]:
-    """Our options without vocabularies and positions, and the norms of embeddings (emb) and after stacks (top)."""
+    """Our options without vocabularies and positions; 'n' for a norm of the embeddings (emb) or after stacks (top)."""
     _refuse(s)
     d_ff = s.size("transformer-dim-ffn")
     other = s.values.get("transformer-decoder-dim-ffn") or d_ff

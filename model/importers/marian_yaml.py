@@ -1,6 +1,6 @@
 """The YAML that Marian writes: flat options and vocabularies.
 
-Read line by line, since YAML itself takes the tokens `no` and `y` for flags, and some characters for the end of a line.
+Read line by line: a YAML parser would take the tokens `no` and `y` for booleans, and some characters for line ends.
 """
 
 from __future__ import annotations

@@ -54,6 +54,6 @@ def _refused(path: Path, message: str) -> list[str]:
     try:
         with torch.serialization.safe_globals(HARMLESS):
             found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # a file of the format before 1.6
+    except Exception:  # a file in torch's format before 1.6
         found = []
     return sorted(set(found)) or re.findall(r"(?:GLOBAL|class) ([\w.]+)", message)[:1]

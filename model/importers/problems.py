@@ -1,4 +1,4 @@
-"""Reading files that may not fit: every problem is kept, and all are raised together.
+"""Reading other frameworks' files: every problem is collected, and all are raised together.
 
 ImportRefusedError    a sentence per problem; nothing was written
 """
@@ -26,7 +26,7 @@ class ImportRefusedError(UserError):
 
 
 class Problems:
-    """What does not fit, found so far."""
+    """The problems found so far, to be raised together."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.found = path, list[str]()
@@ -43,7 +43,7 @@ class Problems:
 
 
 class Settings:
-    """A table of someone else's options."""
+    """Options of another framework; a value that does not fit adds a problem and yields a stand-in."""
 
     def __init__(self, values: Any, name: str, problems: Problems) -> None:
         self.name, self.problems = name, problems
@@ -85,7 +85,7 @@ class Settings:
         return next(iter(choices.values()))
 
     def same(self, name: str, other: str) -> int:
-        """One size that both sides must share."""
+        """A size that must be equal under both names."""
         first, second = self.size(name), self.size(other)
         if first != second:
             self.problems.add(f"{self.name}: {name} is {first} and {other} is {second}; they must be equal")
@@ -97,7 +97,7 @@ class Settings:
 
 
 class Tensors:
-    """Someone else's weights by name. What was never asked for is a problem too: the model would not be the same."""
+    """Another framework's weights by name. One that is never read is a problem too: the model would not be the same."""
 
     def __init__(self, tensors: Mapping[str, Tensor], problems: Problems) -> None:
         self.tensors, self.problems, self._used = tensors, problems, set[str]()
@@ -106,7 +106,7 @@ class Tensors:
         return name in self.tensors
 
     def get(self, name: str, *shape: int) -> Tensor | None:
-        """The tensor in f32, of this shape (-1: any size); None, and a problem, where it is not so."""
+        """The tensor in f32, of this shape (-1: any size); None, with a problem added, if there is none such."""
         self._used.add(name)
         if name not in self.tensors:
             self.problems.add(f"the weight {name} is missing")
@@ -124,13 +124,13 @@ class Tensors:
         return tensor
 
     def first(self, names: Iterable[str], *shape: int) -> Tensor | None:
-        """Under the first of the names that is there; the others are copies or were never stored."""
+        """The tensor under the first of the names that is there; the other names are copies of it or absent."""
         names = list(names)
         self._used |= set(names)
         return self.get(next((name for name in names if name in self.tensors), names[0]), *shape)
 
     def joined(self, names: Iterable[str], *shape: int) -> Tensor | None:
-        """Several of one shape, one below the other."""
+        """Several tensors of one shape, concatenated along the first axis."""
         parts = [self.get(name, *shape) for name in names]
         return join(parts)
 
@@ -144,19 +144,19 @@ class Tensors:
             self.problems.add(f"there is no place for the weights {', '.join(left[:8])}{more}")
 
     def layers(self, pattern: str) -> int:
-        """How many layers there are, by names that match a pattern with the number as its group."""
+        """The number of layers; `pattern` matches a weight's name and has the layer's number, from 0, as its group."""
         matches = (re.match(pattern, name) for name in self.tensors)
         return max((int(match[1]) + 1 for match in matches if match and len(match[1]) < 6), default=0)
 
 
 def join(parts: Iterable[Tensor | None]) -> Tensor | None:
-    """One below the other, or None where one is missing."""
+    """Concatenated along the first axis; None if one is missing."""
     parts = list(parts)
     return None if any(part is None for part in parts) else torch.cat([part for part in parts if part is not None])
 
 
 def read_json(path: Path, problems: Problems, optional: bool = False) -> dict[str, Any]:
-    """A JSON table; empty, with a problem, where it is none."""
+    """A JSON object; empty, with a problem added, if the file holds none."""
     if optional and not path.exists():
         return {}
     try:
@@ -180,6 +180,6 @@ def read_json(path: Path, problems: Problems, optional: bool = False) -> dict[st
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, for a sentence of ours."""
+    """The first line of an error's message, for use in a sentence of ours."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:200]

@@ -1,7 +1,7 @@
 """SentencePiece models (.spm, .model) as `tokenizers`: Unigram or BPE, with the same pieces and scores.
 
 The file is a protocol buffer; only the few fields that decide how text is cut are read.
-Rare strings are cut otherwise than by SentencePiece: combining marks, a literal ▁, ties in runs of one character.
+Rare strings are split differently from SentencePiece: combining marks, a literal ▁, ties in runs of one character.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from model.tokenizer import SPECIAL_TOKENS, UNK
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 SPACE = "▁"
-OUTSIDE = "  "  # before a token that this text model does not produce; no text has a space by the time it is cut
-ALWAYS = 100.0  # score per character of a piece that is always taken
+OUTSIDE = "  "  # prefix of tokens that no text may yield: a text has no spaces left when it is split into pieces
+ALWAYS = 100.0  # score per character of a user-defined piece, high enough to win always
 LARGEST = 64 * 2**20  # bytes
 
 
 @dataclass
 class SentencePiece:
-    """What a model file says. `pieces` are in its own order, which is seldom that of the network."""
+    """The content of a model file. `pieces` are in its own order, which seldom is that of the network's ids."""
 
     kind: str
     pieces: list[tuple[str, float, int]]  # text, score, type
@@ -38,7 +38,7 @@ class SentencePiece:
 
     @property
     def scores(self) -> dict[str, float]:
-        """What a text can become, with scores; a user-defined piece wins over its parts, as in SentencePiece."""
+        """{piece: score} of what a text can yield; a user-defined piece wins over its parts, as in SentencePiece."""
         return {
             text: score if kind == NORMAL else ALWAYS * len(text)
             for text, score, kind in self.pieces
@@ -53,7 +53,7 @@ class SentencePiece:
         return token
 
     def backend(self, names: Sequence[str]) -> Backend:
-        """A tokenizer with these tokens in this order; those that are no pieces are never produced."""
+        """A tokenizer with these tokens in this order; no text yields those that are not pieces."""
         scores = self.scores
         named = [
             name if i < len(SPECIAL_TOKENS) or name in scores or " " in name else OUTSIDE + name
@@ -78,7 +78,7 @@ class SentencePiece:
 
 
 def decoder(dummy_prefix: bool = True) -> decoders.Decoder:
-    """Pieces to text: control tokens say nothing, the space of the dummy prefix is dropped."""
+    """Pieces to text, without control tokens and without the space of the dummy prefix."""
     steps = [
         decoders.Replace(Regex("^<(language|special) .*>$"), ""),
         decoders.Replace(Regex(f"^{OUTSIDE}"), ""),
@@ -89,7 +89,7 @@ def decoder(dummy_prefix: bool = True) -> decoders.Decoder:
 
 
 def read(path: Path, problems: Problems) -> SentencePiece | None:
-    """The model in a file; None, with problems, where `tokenizers` could not do the same."""
+    """The model in a file; None, with problems added, if `tokenizers` cannot do the same."""
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST // 2**20} MiB")
@@ -118,14 +118,14 @@ def read(path: Path, problems: Problems) -> SentencePiece | None:
         found.backend([*SPECIAL_TOKENS, *found.scores]).encode("a b")
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # tokenizers panics on a normalization table that is none
+    except BaseException as error:  # tokenizers panics on an invalid normalization table
         problems.add(f"{path.name} has a normalization table that tokenizers cannot read: {str(error)[:80]}")
         return None
     return found
 
 
 def differences(path: Path, backend: Backend, texts: Sequence[str]) -> list[str] | None:
-    """The texts that SentencePiece itself cuts otherwise; None where its library is not installed."""
+    """The texts that SentencePiece itself splits differently; None if its library is not installed."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ModuleNotFoundError:

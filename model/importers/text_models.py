@@ -21,10 +21,10 @@ LARGEST = 256 * 2**20  # bytes
 class TextModel(Protocol):
     @property
     def pieces_of_text(self) -> Iterable[str]:
-        """All that a text can become, by our names; empty where that is the vocabulary itself."""
+        """Every piece that encoding a text can yield, by our names; empty if that is the vocabulary itself."""
 
     def name(self, token: str) -> str:
-        """What we call a token of the other framework's vocabulary."""
+        """Our name for a token of the other framework's vocabulary."""
 
     def backend(self, names: Sequence[str]) -> Backend:
         """A tokenizer with these tokens in this order."""
@@ -95,7 +95,7 @@ def choose(spm: Path | None, codes: Path | None, problems: Problems) -> TextMode
 
 
 def hints(text: Any, tokens: Iterable[str]) -> list[str]:
-    """A sentence for the user where tokens are pieces of words, and nothing was given that cuts words so."""
+    """A note for the user if the tokens are subwords, but neither a SentencePiece model nor BPE codes were given."""
     if not isinstance(text, Words):
         return []
     for mark, flag in ((sentencepiece.SPACE, "--sentencepiece"), (JOINER, "--bpe-codes")):

@@ -17,7 +17,7 @@ from model.tokenizer import SPECIAL_TOKENS, UNK
 
 @dataclass
 class TokenizerJson:
-    """Its model, BPE or Unigram over SentencePiece's pieces, and what runs before it; no template, no added tokens."""
+    """Its model (BPE or Unigram of SentencePiece's pieces), normalizer, pre-tokenizer; no template or added tokens."""
 
     kind: str
     scores: dict[str, float]  # pieces; of BPE, all 0
@@ -32,7 +32,7 @@ class TokenizerJson:
         return token
 
     def backend(self, names: Sequence[str]) -> Backend:
-        """A tokenizer with these tokens in this order; those that are no pieces are never produced."""
+        """A tokenizer with these tokens in this order; no text yields those that are not pieces."""
         special = len(SPECIAL_TOKENS)
         named = [n if i < special or n in self.scores or " " in n else OUTSIDE + n for i, n in enumerate(names)]
         known = set(named)
@@ -50,7 +50,7 @@ class TokenizerJson:
 
 
 def read(path: Path, problems: Problems) -> TokenizerJson | None:
-    """None, with problems, where it is something else than pieces of SentencePiece."""
+    """The content of a file; None, with problems added, if it is not a model of SentencePiece's pieces."""
     before = len(problems.found)
     content = read_json(path, problems)
     model = content.get("model")
@@ -83,14 +83,14 @@ def read(path: Path, problems: Problems) -> TokenizerJson | None:
         found.backend([*SPECIAL_TOKENS, *found.scores]).encode("a b")
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # tokenizers panics on a normalization table that is none
+    except BaseException as error:  # tokenizers panics on an invalid normalization table
         problems.add(f"{path.name} cannot be read by tokenizers: {first_line(error)}")
         return None
     return found
 
 
 def _scores(entries: Any) -> dict[str, float]:
-    """Of a table of piece: id, or a list of piece and score; those that are neither are left out."""
+    """{piece: score} of a table of piece: id (scores are 0) or a list of [piece, score]; drops other entries."""
     if isinstance(entries, dict):
         return dict.fromkeys(map(str, entries), 0.0)
     pairs = [entry for entry in _listed(entries) if isinstance(entry, list) and len(entry) == 2]

@@ -187,7 +187,7 @@ def _pair(tensors: Tensors, theirs: str, ours: str, shape: tuple[int, ...]) -> d
 
 
 def _positions(s: Settings, tensors: Tensors, d_model: int) -> Tensor:
-    """The paper's, or a stored table of any shape that holds max_length rows of d_model."""
+    """The paper's sinusoids, or a stored table, reshaped to rows of d_model and cut to max_length of them."""
     kind = str(s.values["positions"])
     if kind == "sinusoidal":
         length = s.size("max_length", most=2**16)

@@ -1,4 +1,4 @@
-"""Someone else's vocabulary in our order: padding, unknown, start and end first, the rest as it was."""
+"""Another framework's vocabulary in our order: padding, unknown, start and end first, the rest as it was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from model.importers.problems import Problems
 from model.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 
-ZEROS = -1  # in place of a row: there is none, and its embedding is zero
+ZEROS = -1  # in place of an id: the token has no row in the embedding, and gets zeros
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +32,18 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Layout:
-    """Our ids: which row of the other framework each takes, and what it is called."""
+    """By our ids: the row in the other framework's tables, and the token's name."""
 
     rows: list[int]
     names: list[str]
-    blocked: list[int]  # ids that must take no probability
+    blocked: list[int]  # ids that must never be generated
 
     @property
     def size(self) -> int:
         return len(self.rows)
 
     def id_of(self, foreign: int) -> int:
-        """Our id of another framework's token: the start's only where no other token has its row."""
+        """Our id of the other framework's token; PAD or BOS only if no other of our ids has its row."""
         for special in (UNK, EOS):
             if foreign == self.rows[special]:
                 return special
@@ -59,7 +59,7 @@ class Layout:
 
 
 def ids_of(entries: Mapping[str, Any], name: str, problems: Problems) -> dict[int, str]:
-    """A table of token: id the other way round; `name` is the file's."""
+    """{id: token} of a table of token: id; `name` is the file's, for problems."""
     found: dict[int, str] = {}
     for token, index in entries.items():
         if not isinstance(index, int) or isinstance(index, bool):
@@ -73,7 +73,7 @@ def ids_of(entries: Mapping[str, Any], name: str, problems: Problems) -> dict[in
 
 
 def arrange(vocabulary: Vocabulary, missing: Iterable[str] = ()) -> Layout:
-    """`missing` are pieces that the text model produces and the network lacks: each has the unknown token's row."""
+    """Our layout of a vocabulary; the pieces in `missing` that it lacks are appended, with the unknown token's row."""
     v = vocabulary
     rows, names = [v.pad, v.unk, v.start, v.end], list(SPECIAL_TOKENS)
     special, codes = {v.pad, v.unk, v.start, v.end}, {index: code for code, index in v.languages.items()}
@@ -96,7 +96,7 @@ def arrange(vocabulary: Vocabulary, missing: Iterable[str] = ()) -> Layout:
 
 
 def arrange_both(vocabularies: Sequence[Vocabulary], texts: Sequence[Any]) -> tuple[Layout, Layout]:
-    """Of source and target with their text models; equal vocabularies share one layout."""
+    """The layouts of source and target with their text models; equal vocabularies share one."""
     first, second = vocabularies
     if first == second:
         layout = arrange(first, [*texts[0].pieces_of_text, *texts[1].pieces_of_text])
