@@ -224,7 +224,10 @@ def _is_replaceable(path: Path) -> bool:
 
 def stored_weights(graph: Path) -> dict[str, onnx_file.Stored]:
     """Where a graph's weights lie in the files beside it, by name."""
-    return onnx_file.stored_weights(graph.read_bytes())
+    try:
+        return onnx_file.stored_weights(graph.read_bytes())
+    except onnx_file.NotOnnxError as error:
+        raise BundleError(f"{graph} is not an ONNX model: {error}.") from None
 
 
 def digest(path: Path) -> str:

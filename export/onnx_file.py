@@ -72,13 +72,20 @@ def _stored(tensor: memoryview) -> dict[str, Stored]:
         elif number == TENSOR_TYPE and isinstance(value, int):
             kind = value
         elif number == TENSOR_NAME and isinstance(value, memoryview):
-            name = bytes(value).decode("utf-8", "backslashreplace")
+            name = _text(value)
         elif number == TENSOR_EXTERNAL and isinstance(value, memoryview):
-            entry = {part: bytes(text).decode() for part, text in _fields(value) if isinstance(text, memoryview)}
+            entry = {part: _text(text) for part, text in _fields(value) if isinstance(text, memoryview)}
             entries[entry.get(ENTRY_KEY, "")] = entry.get(ENTRY_VALUE, "")
     if "location" not in entries or kind not in TYPES:
         return {}
-    return {name: Stored(entries["location"], int(entries.get("offset", "0")), TYPES[kind], tuple(shape))}
+    offset = entries.get("offset", "0")
+    if not offset.isdecimal():
+        raise NotOnnxError(f"the offset of {name[:60]!r} is {offset[:60]!r}")
+    return {name: Stored(entries["location"], int(offset), TYPES[kind], tuple(shape))}
+
+
+def _text(value: memoryview | bytes) -> str:
+    return bytes(value).decode("utf-8", "backslashreplace")
 
 
 def _collect(message: memoryview, kind: str, found: set[str], depth: int) -> None:
@@ -87,7 +94,7 @@ def _collect(message: memoryview, kind: str, found: set[str], depth: int) -> Non
     if kind == "entry":
         entry = {number: bytes(value) for number, value in _fields(message) if isinstance(value, memoryview)}
         if entry.get(ENTRY_KEY) == b"location":
-            found.add(entry.get(ENTRY_VALUE, b"").decode("utf-8", "backslashreplace"))
+            found.add(_text(entry.get(ENTRY_VALUE, b"")))
         return
     for number, value in _fields(message):
         inner = INSIDE[kind].get(number)

@@ -9,7 +9,7 @@ import numpy as np
 from model import checkpoint
 from model.checkpoint import TrainedModel
 from model.decode import decode_all
-from model.pairs import read_pairs
+from model.pairs import is_field, read_pairs
 from model.tokenizer import EOS, Tokenizer
 
 INVENTED = 96  # pairs
@@ -40,7 +40,7 @@ def random_texts(tokenizer: Tokenizer, longest: int) -> list[str]:
     rng = np.random.default_rng(SEED)
     ordinary = [i for i in range(EOS + 1, tokenizer.size) if " " not in tokenizer.token(i)]
     texts = [tokenizer.decode(rng.choice(ordinary, rng.integers(1, longest + 1)).tolist()) for _ in range(2 * INVENTED)]
-    whole = [text for text in dict.fromkeys(texts) if text.strip() and not set(text) & set("\t\r\n")]
+    whole = [text for text in dict.fromkeys(texts) if is_field(text)]
     return whole[:INVENTED]
 
 

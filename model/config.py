@@ -147,7 +147,7 @@ class TrainConfig:
         return found
 
     def _problems_of_rate(self) -> list[str]:
-        if self.learning_rate < 0:
+        if not 0 < self.learning_rate < math.inf:
             return [f"learning_rate must be above 0, not {self.learning_rate}"]
         low, high = PAPER_FACTORS if self.schedule == "paper" else (0, HIGHEST_PEAK)
         if self.optimizer not in SIZED_BY_RATE or low <= self.learning_rate <= high:

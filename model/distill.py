@@ -175,15 +175,18 @@ def encoded(pairs: list[Pair], trained: TrainedModel) -> Iterator[EncodedCorpus]
 
 def describe(plan: DistillPlan) -> dict[str, Any]:
     """The inputs: the teachers and how they were trained, the files by their digests, and the command."""
-    named = [*(f"{recipe.RUNS}/{run.name}" for run in plan.teachers), f"--data {recipe.DATA}/{plan.data.name}"]
+    named = [recipe.quoted(recipe.RUNS, run.name) for run in plan.teachers]
+    named.append(f"--data {recipe.quoted(recipe.DATA, plan.data.name)}")
     hypotheses = [plan.hypotheses] if plan.hypotheses else []
     for flag, files in (("--words", plan.words), ("--held-out", plan.held_out), ("--hypotheses", hypotheses)):
-        named += [" ".join([flag, *(f"{recipe.DATA}/{file.name}" for file in files)])] if files else []
+        named += [" ".join([flag, *(recipe.quoted(recipe.DATA, file.name) for file in files)])] if files else []
     first = checkpoint.read_config(plan.teachers[0])
     least = [f"--min-probability {plan.min_probability}"] if plan.min_probability else []
     return {
         "name": plan.out.name,
-        "command": " ".join(["attendant distill", *named, *least, f"--out {recipe.RUNS}/{plan.out.name}"]),
+        "command": " ".join(
+            ["attendant distill", *named, *least, f"--out {recipe.quoted(recipe.RUNS, plan.out.name)}"]
+        ),
         "teachers": [_describe_teacher(run) for run in plan.teachers],
         "tokenizers": first["tokenizers"],
         **({"normalize": first["normalize"]} if "normalize" in first else {}),

@@ -22,7 +22,7 @@ from model.checkpoint import TrainedModel
 from model.data import collate
 from model.decode import decode_all
 from model.errors import DataError
-from model.pairs import read_lines
+from model.pairs import is_field, read_lines
 from model.progress import Count
 from model.tokenizer import EOS, PAD, UNK
 from model.transformer import Transformer
@@ -77,7 +77,7 @@ def _candidates(
     limit = min(model.config.max_length for model in models)
     found = {}
     for word, *texts in zip(words, *answers, strict=True):
-        texts = list(dict.fromkeys(text for text in [*texts, *hypotheses.get(word, ())] if text.strip()))
+        texts = list(dict.fromkeys(text for text in [*texts, *hypotheses.get(word, ())] if is_field(text)))
         ids = trained.target.encode_batch(texts)
         found[word] = [t for t, i in zip(texts, ids, strict=True) if len(i) < limit and UNK not in i]
     return found

@@ -45,6 +45,11 @@ def _pair(line: str, where: str) -> tuple[str, str]:
     return fields[0], fields[1]
 
 
+def is_field(text: str) -> bool:
+    """Whether a text can be a side of a pair: not blank, and on one line without a tab."""
+    return bool(text.strip()) and not set(text) & set("\t\r\n")
+
+
 def read_references(path: Path) -> dict[str, list[str]]:
     """Each source of a TSV with all of its targets, in the order of the file."""
     references: dict[str, list[str]] = {}

@@ -7,6 +7,7 @@ A command has the preset that is nearest to the run's options and a --set for ea
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,9 @@ def begun_with(config: dict[str, Any]) -> list[dict[str, Any]]:
 def train_command(config: dict[str, Any]) -> str:
     preset, changed = nearest_preset(config)
     data = (
-        f"--distilled {RUNS}/{config['distilled']['name']}"
+        f"--distilled {quoted(RUNS, config['distilled']['name'])}"
         if "distilled" in config
-        else (f"--data {DATA}/{config['data']['train']['file']}")
+        else (f"--data {quoted(DATA, config['data']['train']['file'])}")
     )
     begun = config.get("init_from")
     kinds = {} if begun or "distilled" in config else config["tokenizers"]
@@ -57,9 +58,9 @@ def train_command(config: dict[str, Any]) -> str:
         "attendant train",
         f"--preset {preset}",
         data,
-        *([f"--init-from {RUNS}/{begun['name']}"] if begun else []),
-        *([] if valid.get("split") else [f"--valid {DATA}/{valid['file']}"]),
-        f"--out {RUNS}/{run_name(config)}",
+        *([f"--init-from {quoted(RUNS, begun['name'])}"] if begun else []),
+        *([] if valid.get("split") else [f"--valid {quoted(DATA, valid['file'])}"]),
+        f"--out {quoted(RUNS, run_name(config))}",
         *flags,
         *(f"--set {name}={_text(value)}" for name, value in changed.items()),
         "--resume",
@@ -92,7 +93,10 @@ def options_of(run: Path, changes: dict[str, Any]) -> tuple[ModelConfig, TrainCo
     saved, path = checkpoint.read_config(run), run / checkpoint.CONFIG
     if "imported" in saved:
         raise UserError(f"{run} holds an imported model, which cannot be trained; name another --out.")
-    values = to_json(model_from_json(saved["model"], path)) | to_json(train_from_json(saved["train"], path)) | changes
+    values = to_json(model_from_json(saved["model"], path)) | to_json(train_from_json(saved["train"], path))
+    if changes.get("schedule", values["schedule"]) != values["schedule"]:
+        values["learning_rate"] = 0.0  # its default: the saved rate is meant for the saved schedule
+    values |= changes
     kinds = (ModelConfig, TrainConfig)
     model, train = (kind(**{f.name: values[f.name] for f in dataclasses.fields(kind)}) for kind in kinds)
     return model.validate(), train.validate()
@@ -112,6 +116,11 @@ def changed_on_the_way(run: Path) -> bool:
     )
 
 
+def quoted(directory: str, name: str) -> str:
+    """A path as a shell reads it."""
+    return shlex.quote(f"{directory}/{name}")
+
+
 def _text(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text if text.isidentifier() or isinstance(value, int | float) else f"'{text}'"
+    return shlex.quote(text)

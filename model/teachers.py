@@ -80,8 +80,9 @@ class TeacherDistributions:
 def _reserved(path: Path, kind: type, shape: tuple[int, int]) -> np.ndarray:
     """An array on disk whose space is reserved: writing to a full disk through a map would kill the process."""
     array = np.lib.format.open_memmap(path, "w+", kind, shape)
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
 
 

@@ -86,6 +86,16 @@ def test_stored_weights_are_where_the_graph_says(good: Path) -> None:
         np.testing.assert_array_equal(array, wanted[name])
 
 
+def test_an_offset_that_is_no_number_is_refused_by_name(good: Path, tmp_path: Path) -> None:
+    model = onnx.load(str(good / "fp32" / "step.onnx"), load_external_data=False)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.external_data)
+    for entry in tensor.external_data:
+        entry.value = "abc" if entry.key == "offset" else entry.value
+    (tmp_path / "step.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(BundleError, match=r"step\.onnx is not an ONNX model: the offset of .* is 'abc'"):
+        stored_weights(tmp_path / "step.onnx")
+
+
 def test_graphs_share_their_weights(good: Path) -> None:
     weights = (good / "fp32" / "weights.bin").stat().st_size
     parameters = sum(array.nbytes for array in arrays_of(make_model()).values())

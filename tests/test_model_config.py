@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from model.config import PRESETS, ModelConfig, TrainConfig, build, model_from_json, parse_setting, to_json
@@ -89,11 +91,18 @@ def test_another_schedule_than_the_presets_has_a_rate_of_its_own(preset: str, sc
         ("trapezoid", 0.5, "learning_rate=0.5 cannot be meant: with schedule=trapezoid it is the peak rate"),
         ("paper", 3e-4, "learning_rate=0.0003 cannot be meant: .* a factor of the paper's rate, from 0.01 to 100"),
         ("cosine", -1.0, "learning_rate must be above 0, not -1.0"),
+        ("cosine", math.nan, "learning_rate must be above 0, not nan"),
     ],
 )
 def test_a_rate_that_cannot_be_meant_is_refused(schedule: str, rate: float, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         build("base", {"schedule": schedule, "learning_rate": rate})
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf])
+def test_no_optimizer_takes_a_rate_that_is_not_finite(rate: float) -> None:
+    with pytest.raises(ConfigError, match="learning_rate must be above 0"):
+        build("base", {"optimizer": "sgd", "learning_rate": rate})
 
 
 def test_plain_sgd_may_have_a_large_rate() -> None:

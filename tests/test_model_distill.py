@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -374,6 +375,19 @@ def test_a_labelled_word_is_taught_what_its_candidates_say_together(
 def test_a_candidate_has_the_geometric_mean_of_both_models_probabilities() -> None:
     found = geometric_mean({"A": np.log(0.5), "B": np.log(0.02)}, {"B": -np.log(0.5), "C": -np.log(0.02)})
     assert found == pytest.approx({"A": 0.5, "B": 0.5})  # of A the other model is as sure as of its last, C
+
+
+def test_a_candidate_that_is_no_field_of_a_line_is_no_label(corpus: Path) -> None:
+    trained = checkpoint.load_trained(corpus / "teacher1")
+    labels = label([trained.model], ["afafk"], trained, {"afafk": {"A\tF": -50.0, "A F\n": -50.0, "K F": 5.0}})
+    assert set(labels[0].candidates) & {"A\tF", "A F\n", "K F"} == {"K F"}
+
+
+def test_distributions_are_written_also_where_no_space_can_be_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")
+    made = TeacherDistributions.create(tmp_path, np.array([2, 3]), 20)
+    made.write(np.array([0]), torch.full((1, 3, 20), 0.05))
+    assert made.read(np.array([0]))[1].sum(-1)[0].tolist() == pytest.approx([1.0, 1.0, 1.0], abs=1e-3)
 
 
 def test_what_no_candidate_agrees_with_is_not_heard_at_later_positions() -> None:
