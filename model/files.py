@@ -36,7 +36,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
-def held_alone(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Lock a directory, which is made if need be, against other processes that call this; UserError if one has it.
 
     The lock ends with the process, however that ends. On a file system without locks nothing is locked.

@@ -27,7 +27,7 @@ from model.device import pick_device, pick_precision
 from model.distributed import World
 from model.errors import InterruptedRunError, UserError
 from model.estimate import duration, overview
-from model.files import held_alone
+from model.files import locked
 from model.history import History
 from model.loss import distilled_cross_entropy, smoothed_cross_entropy
 from model.optim import learning_rate, make_optimizer
@@ -75,7 +75,7 @@ def train(plan: Plan) -> Result:
     """Train to the end. A signal raises InterruptedRunError once a checkpoint is written."""
     threads = torch.get_num_threads()
     with World.join() as world, StopRequest(says=world.is_first) as stop:
-        alone = held_alone(plan.out) if world.is_first else contextlib.nullcontext()
+        alone = locked(plan.out) if world.is_first else contextlib.nullcontext()
         try:
             with alone:
                 return Trainer(plan, world, stop).run()

@@ -26,7 +26,7 @@ from service.info import describe_machine, find_bundle
 CLIENTS = (1, 4, 16, 64)
 BEAMS = (1, 4)
 LEAST_SECONDS = 0.2  # the shortest measurement
-LOADING = 3.0  # seconds of the user's --seconds that are set aside for each setting's process to start
+START_SECONDS = 3.0  # seconds of the user's --seconds that are set aside for each setting's process to start
 
 Json = dict[str, Any]
 
@@ -117,7 +117,7 @@ def settings_for(precisions: Sequence[str], processors: int) -> list[Setting]:
 def measure_all(bundle: Bundle, texts: list[str], seconds: float) -> Iterator[Measured]:
     settings = settings_for(list(bundle.variants), available_cpus())
     works = list(itertools.product(BEAMS, CLIENTS))
-    left = max(0.0, seconds - LOADING * len(settings))
+    left = max(0.0, seconds - START_SECONDS * len(settings))
     each = max(LEAST_SECONDS, left / (len(settings) * len(works)))
     spawn = multiprocessing.get_context("spawn")
     for setting in settings:
@@ -176,8 +176,8 @@ def measure(model: Any, setting: Setting, texts: list[str], beam_size: int, clie
         setting.lanes,
         beam_size,
         clients,
-        p50_ms=round(1e3 * share(times, 0.5), 3),
-        p99_ms=round(1e3 * share(times, 0.99), 3),
+        p50_ms=round(1e3 * percentile(times, 0.5), 3),
+        p99_ms=round(1e3 * percentile(times, 0.99), 3),
         texts_per_second=round(len(times) / passed, 2),
         tokens_per_second=round(sum(tokens) / passed, 1),
         texts=len(times),
@@ -185,7 +185,7 @@ def measure(model: Any, setting: Setting, texts: list[str], beam_size: int, clie
     )
 
 
-def share(times: list[float], part: float) -> float:
+def percentile(times: list[float], part: float) -> float:
     """The percentile of sorted times; `part` is 0.5 for p50."""
     return times[min(len(times) - 1, int(part * len(times)))]
 

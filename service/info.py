@@ -14,7 +14,7 @@ import onnxruntime
 from export.bundle import Bundle, Variant, read_bundle
 from service import hardware
 from service.engine.resources import choose_lanes, rows_that_fit
-from service.engine.runtime import fastest
+from service.engine.runtime import preferred_precision
 from service.errors import StartError
 from service.settings import DEFAULT_BUNDLE
 
@@ -85,7 +85,7 @@ def describe_machine(
         "onnxruntime": onnxruntime.__version__,
         "providers": [NAMES[name] for name in providers if name in NAMES],
         "provider": provider,
-        "precision": fastest(precisions, provider),
+        "precision": preferred_precision(precisions, provider),
         "threads": hardware.available_cpus(root),
     }
 

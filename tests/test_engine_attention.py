@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from export.bundle import Sizes
-from service.engine.attention import align, choose, count_values, encode_values, refuse_values
+from service.engine.attention import align, check_value_count, choose, count_values, encode_values
 from service.engine.tasks import ATTENTION_KINDS, AlignmentChoice, AttentionChoice
 from service.errors import InvalidFieldError
 
@@ -79,7 +79,7 @@ def test_the_mean_of_heads_aligns() -> None:
 
 
 def test_too_many_values_are_refused_with_what_to_do() -> None:
-    refuse_values(10, 10)
+    check_value_count(10, 10)
     with pytest.raises(InvalidFieldError, match="38,000,000 attention weights, and at most 5,000,000") as error:
-        refuse_values(38_000_000, 5_000_000)
+        check_value_count(38_000_000, 5_000_000)
     assert error.value.field == "attention"

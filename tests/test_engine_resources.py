@@ -8,7 +8,7 @@ import pytest
 
 from export.bundle import Bundle
 from service.engine import resources
-from service.engine.resources import LEAST_LANE_ROWS, LEAST_MEMORY, MAX_LANES, MAX_ROWS, choose_lanes, lanes_for
+from service.engine.resources import LEAST_LANE_ROWS, LEAST_MEMORY_FACTOR, MAX_LANES, MAX_ROWS, choose_lanes, lanes_for
 from tests.conftest import make_model
 from tests.engines import make_bundle, make_engine
 
@@ -34,8 +34,8 @@ def test_lanes_by_threads_and_weights(threads: int, large: int, small: int) -> N
     ("threads", "rows", "memory", "lanes", "reason"),
     [
         (2, 64, 1e9, 2, None),
-        (2, 64, LEAST_MEMORY * LARGE, 2, None),
-        (2, 64, LEAST_MEMORY * LARGE - 1, 1, "under 8 times the weights' 80 MB"),
+        (2, 64, LEAST_MEMORY_FACTOR * LARGE, 2, None),
+        (2, 64, LEAST_MEMORY_FACTOR * LARGE - 1, 1, "under 8 times the weights' 80 MB"),
         (1, 64, 1e6, 1, None),
         (2, 63, 1e9, 1, "holds 63 hypotheses of full length"),
         (2, 1, 1e9, 1, "holds 1 hypotheses of full length"),

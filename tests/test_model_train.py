@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 import attendant
 from model import checkpoint, config, prepare
 from model.errors import DataError, UserError
-from model.files import held_alone
+from model.files import locked
 from model.history import read_history
 from model.prepare import Plan
 from model.tokenizer import load
@@ -155,7 +155,7 @@ def test_a_users_samples_are_left_alone(given: bool, tsv: Path, tmp_path: Path) 
 
 def test_a_run_that_another_process_writes_is_refused(tsv: Path, tmp_path: Path) -> None:
     run(tsv, tmp_path / "run", steps=2, validate_every=2)
-    with held_alone(tmp_path / "run"), pytest.raises(UserError, match="run is in use by another process"):
+    with locked(tmp_path / "run"), pytest.raises(UserError, match="run is in use by another process"):
         run(tsv, tmp_path / "run", steps=4, validate_every=2, resume=True)
     run(tsv, tmp_path / "run", steps=4, validate_every=2, resume=True)
 

@@ -10,7 +10,17 @@ import pytest
 from attendant import main
 from export.bundle import read_bundle
 from service.api import Model
-from service.benchmark import BEAMS, CLIENTS, Measured, Setting, best_settings, measure, read_texts, settings_for, share
+from service.benchmark import (
+    BEAMS,
+    CLIENTS,
+    Measured,
+    Setting,
+    best_settings,
+    measure,
+    percentile,
+    read_texts,
+    settings_for,
+)
 from service.settings import DEFAULT_BUNDLE, read_settings
 
 
@@ -38,7 +48,7 @@ def test_the_best_settings_are_by_latency_alone_and_by_texts_of_many() -> None:
 
 def test_a_percentile_is_the_time_within_which_that_share_came() -> None:
     times = [float(n) for n in range(1, 101)]
-    assert (share(times, 0.5), share(times, 0.99), share([7.0], 0.99)) == (51.0, 100.0, 7.0)
+    assert (percentile(times, 0.5), percentile(times, 0.99), percentile([7.0], 0.99)) == (51.0, 100.0, 7.0)
 
 
 def test_what_is_measured_adds_up() -> None:

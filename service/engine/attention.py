@@ -38,7 +38,7 @@ def count_values(choice: AttentionChoice, sizes: Sizes, source: int, target: int
     return total
 
 
-def refuse_values(count: int, limit: int) -> None:
+def check_value_count(count: int, limit: int) -> None:
     if count > limit:
         raise InvalidFieldError(
             f"this would answer {count:,} attention weights, and at most {limit:,} are; choose fewer kinds in "

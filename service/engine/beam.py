@@ -30,7 +30,7 @@ class GenerateSearch(Search):
         self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
         self._agreed = 0  # length of the prefix shared by all hypotheses that can still be the best answer
         self._tree = Tree() if task.record and not task.options.samples else None
-        self._as_they_are = not (
+        self._unpenalised = not (
             self.options.samples
             or self.options.repetition_penalty != 1.0
             or self.options.no_repeat_ngram_size
@@ -54,7 +54,7 @@ class GenerateSearch(Search):
     def is_plain(self) -> bool:
         """Whether the next token is chosen by the model's log-probabilities alone, not forced, and not recorded."""
         free = self.is_started() and self.length >= len(self.forced)
-        return self._as_they_are and free and not self._must_end()
+        return self._unpenalised and free and not self._must_end()
 
     def too_early(self) -> bool:
         """Whether the end token may not come yet."""

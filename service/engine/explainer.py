@@ -158,7 +158,7 @@ class Explainer:
     def _check_size(self, task: Explain, steps: int, read: int) -> None:
         """Refuse what would be too much to answer, or to compute here."""
         sizes, source = self._bundle.sizes, len(task.source) + 1
-        attention.refuse_values(attention.count_values(task.attention, sizes, source, steps, read), task.max_values)
+        attention.check_value_count(attention.count_values(task.attention, sizes, source, steps, read), task.max_values)
         every = sizes.encoder_layers * source**2 + sizes.decoder_layers * (read + source) * read
         computed = 4 * (2 * sizes.heads * every + 3 * read * sizes.target_vocab)  # 2: attention is stacked in a copy
         limit = int(RUN_SHARE * memory_limit())

@@ -93,8 +93,8 @@ class HostKVCache:
         self._sizes, self._max_rows, self._dtype = sizes, max_rows, np.dtype(dtype)
         self.width, self._length = 0, min(LENGTH_UNIT, sizes.max_length)  # S and P of the present layout
         tensors, full = 2 * sizes.decoder_layers, max_rows * sizes.d_model
-        self._past_block = untouched((tensors, full * sizes.max_length), self._dtype)
-        self._cross_block = untouched((tensors, full * padded_width(sizes.max_length)), self._dtype)
+        self._past_block = lazy_zeros((tensors, full * sizes.max_length), self._dtype)
+        self._cross_block = lazy_zeros((tensors, full * padded_width(sizes.max_length)), self._dtype)
         self._past, self._cross = self._laid_out(self._past_block, self._length), self._laid_out(self._cross_block, 0)
         names = (tensor_names(prefix, sizes) for prefix in ("self", "present", "cross", "kept"))
         self._names = list(zip(*names, strict=True))
@@ -291,7 +291,7 @@ def round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def untouched(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def lazy_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array of zeros; each page of it takes memory only once it is written."""
     count = int(np.prod(shape))
     if not count:

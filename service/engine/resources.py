@@ -22,7 +22,9 @@ MAX_LANES = 8
 MAX_SMALL_LANES = 2  # of a small model, whose lanes wait for the GIL
 SMALL_MODEL_BYTES = 32e6  # of weights, up to which one thread may be as fast as several
 LEAST_LANE_ROWS = 32  # full-length rows that must fit in memory for each lane: the default max_beam_size
-LEAST_MEMORY = 8  # times the weights; with less there is one lane, since several need weights packed a second time
+LEAST_MEMORY_FACTOR = (
+    8  # times the weights; with less there is one lane, since several need weights packed a second time
+)
 WORTH_THREADS = 1.5  # several must be more than this many times as fast as one: HTTP and tokenizers need a processor
 CACHE_SHARE = 0.4  # of the memory limit, for KV caches and the outputs of steps
 log = logging.getLogger("attendant")
@@ -81,9 +83,9 @@ def choose_lanes(threads: int, weight_bytes: int, rows: int, memory: float) -> t
     `rows`: how many of full length fit in memory; `memory`: bytes, one model's share of the limit.
     """
     lanes = lanes_for(threads, weight_bytes)
-    if lanes > 1 and memory < LEAST_MEMORY * weight_bytes:
+    if lanes > 1 and memory < LEAST_MEMORY_FACTOR * weight_bytes:
         return 1, (
-            f"the memory limit of {memory / 1e6:.0f} MB is under {LEAST_MEMORY} times the weights' "
+            f"the memory limit of {memory / 1e6:.0f} MB is under {LEAST_MEMORY_FACTOR} times the weights' "
             f"{weight_bytes / 1e6:.0f} MB, which several lanes would hold a second time"
         )
     if rows < lanes * LEAST_LANE_ROWS:

@@ -131,12 +131,12 @@ class Rows:
                 moving += [(job, i) for i, slot in enumerate(slots[job]) if slot in slots[job][:i]]
         count = sum(map(len, slots.values()))
         if count < self._count:  # close the gaps: rows past the new count move down
-            kept = set(moving)
+            moved = set(moving)
             moving += [
                 (job, i)
                 for job, held in slots.items()
                 for i, slot in enumerate(held)
-                if slot >= count and (job, i) not in kept
+                if slot >= count and (job, i) not in moved
             ]
         return slots, moving
 

@@ -26,7 +26,8 @@ class Runtime:
 
     def __init__(self, bundle: Bundle, provider: str, precision: str, threads: int) -> None:
         self.sizes, self.pad, self.eos = bundle.sizes, bundle.special_ids["pad"], bundle.special_ids["eos"]
-        self.provider, self.fallback = choose_provider(provider)
+        self.provider = choose_provider(provider)
+        self.fallback: str | None = None  # why the CPU computes although CUDA was to
         self.precision = choose_precision(bundle, precision, self.provider)
         self.threads, self.lanes = threads, 1
         self._load_graphs(bundle)
@@ -104,16 +105,16 @@ def shared_weights(*graphs: Path) -> dict[str, Any]:
     return found
 
 
-def choose_provider(asked: str) -> tuple[str, str | None]:
-    """The provider, and None: taking the CPU since onnxruntime has no CUDA provider does not count as a fallback."""
-    if asked == "cpu":
-        return "cpu", None
-    if CUDA in ort.get_available_providers():
-        return "cuda", None
-    reason = "this onnxruntime has no CUDA provider (the package onnxruntime-gpu has)"
+def choose_provider(asked: str) -> str:
+    """`auto` without a CUDA provider is the CPU, which does not count as a fallback."""
+    if asked != "cpu" and CUDA in ort.get_available_providers():
+        return "cuda"
     if asked == "cuda":
-        raise StartError(f"--provider cuda was asked for, but {reason}; use --provider cpu or auto.")
-    return "cpu", None
+        raise StartError(
+            "--provider cuda was asked for, but this onnxruntime has no CUDA provider (the package onnxruntime-gpu "
+            "has); use --provider cpu or auto."
+        )
+    return "cpu"
 
 
 def choose_precision(bundle: Bundle, asked: str, provider: str) -> str:
@@ -121,10 +122,10 @@ def choose_precision(bundle: Bundle, asked: str, provider: str) -> str:
         if asked not in bundle.variants:
             raise StartError(f"--precision {asked} is not in the bundle; it has {', '.join(bundle.variants)}.")
         return asked
-    return fastest(list(bundle.variants), provider)
+    return preferred_precision(list(bundle.variants), provider)
 
 
-def fastest(precisions: Sequence[str], provider: str) -> str:
+def preferred_precision(precisions: Sequence[str], provider: str) -> str:
     """The default precision of a provider."""
     order = ("fp16", "fp32", "int8") if provider == "cuda" else ("int8", "fp32", "fp16")
     return next((name for name in order if name in precisions), precisions[0])

@@ -22,7 +22,7 @@ from service.engine.observer import EngineObserver
 from service.engine.tasks import EventCallback, Finished, Generate, Generated, NewTokens, Result, Task
 from service.errors import CancelledError, DeadlineError
 
-MORE_TIME = 1.1  # a task joins a computation if its time left is at most this many times what that one was given
+MAX_TIME_RATIO = 1.1  # a task joins a computation if its time left is at most this many times what that one was given
 
 log = logging.getLogger("attendant")
 
@@ -309,7 +309,7 @@ def _may_join(waiter: Waiter, computation: Computation, now: float) -> bool:
     deadline, earlier = waiter.deadline, computation.first.deadline
     if deadline is None or earlier is None or computation.seconds is None:
         return deadline is earlier is None
-    return deadline >= earlier and deadline - now <= MORE_TIME * computation.seconds
+    return deadline >= earlier and deadline - now <= MAX_TIME_RATIO * computation.seconds
 
 
 def _is_later(deadline: float | None, other: float | None) -> bool:

@@ -152,4 +152,4 @@ def _refuse_size(task: Explain, served: ServedModel) -> None:
     steps = len(task.search.target) + 1 if isinstance(task.search, Score) else 1
     source = len(task.source) + 1
     count = attention.count_values(task.attention, served.description.sizes, source, steps, steps)
-    attention.refuse_values(count, task.max_values)
+    attention.check_value_count(count, task.max_values)

@@ -21,7 +21,8 @@ from service.metrics import Metrics
 from service.requests.served import ServedModel
 
 WEIGHTS_SHARE = 0.5  # of the memory limit, for the weights of all loaded models
-LOADED_BYTES = 2  # in memory for each byte of weights on disk: loaded for all threads, and for one lane's share of them
+# Bytes in memory for each byte of weights on disk: loaded for all threads, and for one lane's share of them.
+MEMORY_PER_WEIGHT = 2
 RETRY_SECONDS = 5.0  # before a failed load is tried again
 IDLE_INTERVAL = 0.02  # seconds between two checks for an idle model
 PATIENCE = 5.0  # seconds after which a busy model takes no new requests, so that a load never waits forever
@@ -184,7 +185,7 @@ class Loader:
         others = [m for m in self._models() if m.served is not None and m is not model]
         if self._max_loaded and len(others) >= self._max_loaded:
             return False
-        needed = LOADED_BYTES * sum(m.bundle.weight_bytes for m in (*others, model) if m.bundle is not None)
+        needed = MEMORY_PER_WEIGHT * sum(m.bundle.weight_bytes for m in (*others, model) if m.bundle is not None)
         return not others or needed <= WEIGHTS_SHARE * self._memory
 
     async def _make_room(self, model: Model, evict: bool) -> bool:
