@@ -383,7 +383,9 @@ def test_a_candidate_that_is_no_field_of_a_line_is_no_label(corpus: Path) -> Non
     assert set(labels[0].candidates) & {"A\tF", "A F\n", "K F"} == {"K F"}
 
 
-def test_distributions_are_written_also_where_no_space_can_be_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributions_are_written_also_where_no_space_can_be_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "posix_fallocate")
     made = TeacherDistributions.create(tmp_path, np.array([2, 3]), 20)
     made.write(np.array([0]), torch.full((1, 3, 20), 0.05))
