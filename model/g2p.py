@@ -50,12 +50,12 @@ def make_corpus(out: Path) -> dict[str, int]:
     with dictionary.open(encoding="utf-8") as file:
         for word, phones in dict.fromkeys(parse(file)):
             lines[part_of(word)].append(f"{word}\t{phones}\n")
-    for part, content in lines.items():
-        write_text(out / f"{part}.tsv", "".join(content))
     known = {line.partition("\t")[0] for content in lines.values() for line in content}
     unknown = [word for word in dict.fromkeys([*census_names(), *words_in_use()]) if word not in known]
-    write_text(out / WORDS, "".join(f"{word}\n" for word in unknown))
     (out / "LICENSE.cmudict").write_bytes(notice.read_bytes())
+    write_text(out / WORDS, "".join(f"{word}\n" for word in unknown))
+    for part in reversed(PARTS):  # train.tsv last: where it is, the others are
+        write_text(out / f"{part}.tsv", "".join(lines[part]))
     return {part: len(content) for part, content in lines.items()}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from attendant_version import VERSION
+from service.http.server import LAST_BYTES_SECONDS
 from service.metrics import ENDPOINTS, MODEL_STATES, OUTCOMES, RELOAD_OUTCOMES, Metrics
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
@@ -81,6 +84,13 @@ def test_an_alert_has_a_case_where_it_fires_and_one_where_it_is_quiet(rule: dict
     assert outcomes == {True, False}
 
 
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_every_case_of_the_alerts_comes_out_as_prometheus_computes_it() -> None:
+    command = ["promtool", "test", "rules", str(DEPLOY / "prometheus/alerts_test.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_panels_have_their_own_ids_and_the_provisioned_source() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
@@ -113,7 +123,8 @@ def test_the_service_runs_with_limits_and_without_rights(service: str) -> None:
 
 
 def test_a_stop_waits_longer_than_the_service_drains() -> None:
-    assert int(COMPOSE["services"]["attendant"]["stop_grace_period"].removesuffix("s")) > Settings().grace_seconds
+    needed = Settings().grace_seconds + 2 * LAST_BYTES_SECONDS
+    assert int(COMPOSE["services"]["attendant"]["stop_grace_period"].removesuffix("s")) > needed
 
 
 def test_every_image_has_a_version_and_ours_is_the_project_s() -> None:

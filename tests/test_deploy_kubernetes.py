@@ -101,7 +101,7 @@ def test_the_bundle_comes_from_a_volume_or_from_an_image() -> None:
 
 def test_a_pod_has_time_for_the_wait_the_grace_and_the_last_bytes() -> None:
     wait = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
-    needed = wait + Settings().grace_seconds + LAST_BYTES_SECONDS
+    needed = wait + Settings().grace_seconds + 2 * LAST_BYTES_SECONDS  # ours, and uvicorn's own
     assert needed < pod("base")["terminationGracePeriodSeconds"] <= needed + 10
 
 
@@ -112,6 +112,7 @@ def test_no_one_sends_to_a_pod_when_its_stop_begins() -> None:
         "clusters"
     ][0]
     assert wait > 2 * int(cluster["dns_refresh_rate"].removesuffix("s"))
+    assert cluster["ignore_health_on_host_removal"] is True  # else it stays as long as it answers its checks
 
 
 def test_a_rolling_update_never_has_fewer_pods_than_before() -> None:
@@ -213,6 +214,7 @@ def test_keda_adds_replicas_for_a_queue_before_more_can_run() -> None:
 def test_a_scrape_that_fails_is_no_empty_queue() -> None:
     assert {trigger["metadata"]["ignoreNullValues"] for trigger in SCALED["triggers"]} == {"false"}
     assert SCALED["minReplicaCount"] <= SCALED["fallback"]["replicas"] <= SCALED["maxReplicaCount"]
+    assert SCALED["fallback"]["behavior"] == "currentReplicasIfHigher"  # it takes none away either
 
 
 def test_rendering_twice_gives_the_same() -> None:

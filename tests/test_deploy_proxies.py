@@ -110,16 +110,31 @@ def test_a_proxy_waits_longer_than_a_request_may_take() -> None:
     assert f"proxy_read_timeout {settings.timeout_ms // 1000 + 15}s" in text
     assert f"keepalive_timeout {settings.keep_alive_seconds - 15}s" in text
     assert f"client_max_body_size {settings.max_body_bytes // 2**20}m" in text
-    assert envoy_route()["timeout"] == f"{settings.timeout_ms // 1000 + 15}s"
+    assert envoy_manager()["stream_idle_timeout"] == f"{settings.timeout_ms // 1000 + 15}s"
+    assert envoy_routes()[-1]["route"]["timeout"] == "0s"  # of a whole answer, streams too
 
 
 def envoy() -> Any:
     return yaml.safe_load((PROXIES / "envoy.yaml").read_text(encoding="utf-8"))
 
 
-def envoy_route() -> Any:
-    manager = envoy()["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    return manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+def envoy_manager() -> Any:
+    return envoy()["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+def envoy_routes() -> Any:
+    return envoy_manager()["route_config"]["virtual_hosts"][0]["routes"]
+
+
+@needs_nginx
+def test_what_is_of_one_server_is_not_reached_through_a_proxy(connection: http.client.HTTPConnection) -> None:
+    for method, path in (("GET", "/metrics"), ("POST", "/v1/reload")):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 404
+        refused = {"match": {"path": path}, "direct_response": {"status": 404}}
+        assert refused in envoy_routes()
 
 
 def test_envoy_sends_to_the_less_busy_of_the_pods() -> None:
