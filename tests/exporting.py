@@ -62,6 +62,17 @@ def edit_graph(directory: Path, name: str, change: Callable[[onnx.ModelProto], o
     edit_manifest(directory, lambda manifest: manifest["files"].update({name: bundle.digest(path)}))
 
 
+def change_weights(path: Path, out: Path, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """Write a graph with weights changed, and kept inside; returns what `change` does."""
+    model = onnx.load(str(path))
+    arrays = {tensor.name: numpy_helper.to_array(tensor).copy() for tensor in model.graph.initializer}
+    returned = change(arrays)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in arrays.items())
+    out.write_bytes(model.SerializeToString())
+    return returned
+
+
 def edit_weight(directory: Path, graph: str, name: str, change: Callable[[Any], None]) -> None:
     """Change one weight of one graph only, which then holds it itself."""
     path = directory / graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import warnings
 from collections.abc import Callable
@@ -161,6 +162,13 @@ def names_to_foreign(imported: ImportedModel, side: str, ids: dict[str, int], sp
         name = name.removeprefix("  ")
         found[index] = ids.get(name, special[UNK])
     return found
+
+
+class Harmful:
+    """What makes a directory when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("harm was done",)
 
 
 class TorchTransformer(torch.nn.Module):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -174,7 +175,9 @@ def test_what_does_not_speak_http_is_refused() -> None:
 
 
 def test_no_server_is_an_error_for_each_request() -> None:
-    found = asyncio.run(run_load(1, MIX, Load(clients=1, requests=2)))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and nothing listens
+        found = asyncio.run(run_load(unused.getsockname()[1], MIX, Load(clients=1, requests=2)))
     assert (found["answered"], sum(found["errors"].values())) == (0, 2)
 
 

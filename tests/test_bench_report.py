@@ -164,8 +164,7 @@ def test_rows_of_quick_have_the_agreed_fields(results: Path) -> None:
 
 
 def test_the_page_in_docs_is_made_from_the_results_that_are_there() -> None:
-    if PAGE.exists():
-        assert PAGE.read_text(encoding="utf-8") == page(RESULTS)
+    assert PAGE.read_text(encoding="utf-8") == page(RESULTS)
 
 
 def test_more_requests_and_a_shorter_tail_are_both_better() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.growth import SWEEPS, draw, exponent, shape_at, work_at
@@ -34,9 +35,18 @@ def test_feeds_are_all_the_inputs_of_a_step(bundle: Bundle, rows: int) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_a_step_runs_bound_as_the_engine_binds_it(bundle: Bundle, precision: str) -> None:
+    """Twice the same: what a step writes into the cache is what stood there after the one before."""
     step = Step(bundle, precision, 3, 1)
-    step()
-    step()
+    outputs = step.session.get_outputs()
+    cache = "int8" if precision == "int8" else "float32"
+    wanted = step.session.run(None, step_feeds(bundle.sizes, 3, cache))
+    top = {output.name: value for output, value in zip(outputs, wanted, strict=True) if output.name.startswith("top_")}
+    assert top
+    for _ in range(2):
+        step()
+        found = [value.numpy() for value in step._bound.get_outputs()]
+        for value in top.values():
+            assert any(each.shape == value.shape and np.allclose(each, value, atol=1e-5) for each in found)
 
 
 def test_shares_are_by_operator_largest_first_and_the_vocabulary_alone() -> None:

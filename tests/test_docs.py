@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -30,16 +31,33 @@ def code_of(page: Path) -> str:
     return "\n".join([*re.findall(r"^    (.*)", text, re.MULTILINE), *re.findall(r"`([^`\n]+)`", text)])
 
 
+def targets_of(page: Path) -> set[str]:
+    return set(re.findall(r"(?:^|[;&] *|[A-Z]+=\S+ )make ([a-z][a-z-]+)", code_of(page), re.MULTILINE))
+
+
+def commands_of(page: Path) -> set[str]:
+    return set(re.findall(r"^attendant ([a-z]+)(?= |$)", code_of(page), re.MULTILINE))
+
+
+def links_of(page: Path) -> list[str]:
+    """Those that lead to other pages or headings."""
+    found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    return [target for target in found if "://" not in target]
+
+
+@pytest.mark.parametrize("named", [targets_of, commands_of, links_of])
+def test_the_readme_has_some_of_what_is_looked_for(named: Callable[[Path], Collection[str]]) -> None:
+    assert named(ROOT / "README.md")
+
+
 @every_page
 def test_targets_of_make_exist(page: Path) -> None:
-    named = re.findall(r"(?:^|[;&] *|[A-Z]+=\S+ )make ([a-z][a-z-]+)", code_of(page), re.MULTILINE)
-    assert set(named) <= TARGETS
+    assert targets_of(page) <= TARGETS
 
 
 @every_page
 def test_commands_exist(page: Path) -> None:
-    named = re.findall(r"^attendant ([a-z]+)(?= |$)", code_of(page), re.MULTILINE)
-    assert set(named) <= set(attendant.COMMANDS)
+    assert commands_of(page) <= set(attendant.COMMANDS)
 
 
 def heading_ids(page: Path) -> set[str]:
@@ -49,9 +67,7 @@ def heading_ids(page: Path) -> set[str]:
 
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if "://" in target:
-            continue
+    for target in links_of(page):
         file, _, heading = target.partition("#")
         found = (page.parent / file) if file else page
         assert found.exists(), target

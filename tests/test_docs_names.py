@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,19 +52,47 @@ def document() -> dict[str, Any]:
     return create_app(Settings()).openapi()
 
 
+def flags_named(page: Path) -> list[tuple[str, set[str]]]:
+    """A command and flags of it, for each line that has some."""
+    lines = [re.match(r"(?:torchrun .*)?attendant ([a-z]+) (.*)", line.partition("  #")[0]) for line in code_of(page)]
+    named = [(line[1], set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", line[2]))) for line in lines if line]
+    return [(command, flags) for command, flags in named if flags]
+
+
+def paths_named(page: Path) -> list[str]:
+    return re.findall(r"(?<![\w.])/v[12](?:/[A-Za-z0-9_{}-]+)+", page.read_text(encoding="utf-8"))
+
+
+def bodies_named(page: Path) -> list[dict[str, Any]]:
+    """JSON that a request may have; where something is left out and written as ..., it is none."""
+    found = []
+    for body in [body for line in code_of(page) for body in re.findall(r"^\{.*\}$|(?<=-d ')\{.*\}(?=')", line)]:
+        with contextlib.suppress(json.JSONDecodeError):
+            value = json.loads(body)
+            if {"source", "inputs", "messages", "prompt"} & value.keys():
+                found.append(value)
+    return found
+
+
+def metrics_named(page: Path) -> set[str]:
+    return set(re.findall(r"\battendant_[a-z_]+\b", page.read_text(encoding="utf-8"))) - {"attendant_version"}
+
+
+@pytest.mark.parametrize("named", [flags_named, paths_named, bodies_named, metrics_named])
+def test_several_pages_have_some_of_what_is_looked_for(named: Callable[[Path], Collection[object]]) -> None:
+    assert sum(bool(named(page)) for page in PAGES) >= 2
+
+
 @every_page
 def test_flags_are_those_of_the_command(page: Path) -> None:
-    for line in code_of(page):
-        if found := re.match(r"(?:torchrun .*)?attendant ([a-z]+) (.*)", line.partition("  #")[0]):
-            named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", found[2]))
-            assert named <= flags_of(found[1]), line
+    for command, flags in flags_named(page):
+        assert flags <= flags_of(command), command
 
 
 @every_page
 def test_paths_are_those_of_the_service(page: Path) -> None:
     known = [re.sub(r"\{\w+\}", r"[^/]+", path) for path in document()["paths"]]
-    text = page.read_text(encoding="utf-8")
-    for path in re.findall(r"(?<![\w.])/v[12](?:/[A-Za-z0-9_{}-]+)+", text):
+    for path in paths_named(page):
         assert any(re.fullmatch(form, path) for form in known), path
 
 
@@ -71,12 +100,8 @@ def test_paths_are_those_of_the_service(page: Path) -> None:
 def test_fields_of_bodies_are_those_of_the_api(page: Path) -> None:
     schemas = document()["components"]["schemas"].values()
     known = {name for schema in schemas for name in schema.get("properties", {})}
-    bodies = [body for line in code_of(page) for body in re.findall(r"^\{.*\}$|(?<=-d ')\{.*\}(?=')", line)]
-    for body in bodies:
-        with contextlib.suppress(json.JSONDecodeError):  # what is left out is written as ...
-            value = json.loads(body)
-            if {"source", "inputs", "messages", "prompt"} & value.keys():
-                assert value.keys() <= known, body
+    for body in bodies_named(page):
+        assert body.keys() <= known, body
 
 
 @every_page
@@ -84,5 +109,4 @@ def test_metrics_are_those_of_the_service(page: Path) -> None:
     registry = CollectorRegistry()
     Metrics(registry)
     known = {metric.name + suffix for metric in registry.collect() for suffix in SUFFIXES[metric.type]}
-    named = set(re.findall(r"\battendant_[a-z_]+\b", page.read_text(encoding="utf-8"))) - {"attendant_version"}
-    assert named <= known
+    assert metrics_named(page) <= known

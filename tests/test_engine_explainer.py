@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,7 @@ from service.errors import (
 )
 from tests.conftest import make_model
 from tests.engines import Callback, finish_all, make_bundle, make_engine
+from tests.serving import PATIENCE, wait_for
 
 SOURCE, TARGET = (4, 9, 6, 12, 5), (7, 4, 10)
 EVERYTHING = AttentionChoice(kinds=ATTENTION_KINDS)
@@ -304,17 +308,41 @@ def test_beside_other_requests_all_get_what_they_get_alone(bundle: Bundle) -> No
             assert answer.logprobs == wanted.logprobs  # type: ignore[union-attr]
 
 
-def test_accepted_ones_finish_at_a_shutdown_with_grace_and_fail_without(bundle: Bundle) -> None:
-    for grace, kinds in ((30.0, (Explained,)), (0.0, (Explained, NotReadyError))):
-        engine = make_engine(bundle)
-        engine.start()
-        callback = Callback(20)
-        engine.submit([explain()] * 20, callback)
-        engine.close(grace)
-        answers = callback.wait()
-        assert len(answers) == 20
-        assert all(isinstance(answer, kinds) for answer in answers.values())
-        assert not engine.count_running()
+def test_accepted_ones_finish_at_a_shutdown_with_grace(bundle: Bundle) -> None:
+    engine = make_engine(bundle)
+    engine.start()
+    callback = Callback(20)
+    engine.submit([explain()] * 20, callback)
+    engine.close(30.0)
+    assert [type(answer) for answer in callback.wait().values()] == [Explained] * 20
+    assert not engine.count_running()
+
+
+def test_those_that_wait_fail_at_a_shutdown_without_grace(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is being explained is finished."""
+    running, may_go_on, run = threading.Event(), threading.Event(), explainer.FullGraph.run
+
+    def held(self: explainer.FullGraph, *given: Any) -> Any:
+        running.set()
+        assert may_go_on.wait(PATIENCE)
+        return run(self, *given)
+
+    monkeypatch.setattr(explainer.FullGraph, "run", held)
+    engine = make_engine(bundle)
+    engine.start()
+    callback = Callback(20)
+    engine.submit([explain()] * 20, callback)
+    assert running.wait(PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(engine.close, 0.0)
+        try:
+            wait_for(lambda: engine._explainer._stopped)
+        finally:
+            may_go_on.set()
+        closing.result(PATIENCE)
+    answers = callback.wait()
+    assert Counter(type(answer) for answer in answers.values()) == {Explained: 1, NotReadyError: 19}
+    assert not engine.count_running()
 
 
 def test_the_bundles_alignment_holds_and_one_out_of_range_does_not_start(bundle: Bundle) -> None:

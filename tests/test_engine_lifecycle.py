@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from service.errors import InvalidFieldError, NotReadyError, QueueFullError, Sta
 from service.hardware import available_cpus
 from tests.conftest import make_model
 from tests.engines import LONG, SOURCES, Callback, generate, make_bundle, make_engine, without_timing
+from tests.threads import in_threads
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +126,7 @@ def test_many_threads_each_get_their_own_answers(bundle: Bundle) -> None:
             engine.submit([tasks[i]], callback)
             found[i] = without_timing(callback.wait()[0])
 
-    threads = [threading.Thread(target=client, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, client)
     engine.close()
     assert [found[i] for i in range(len(tasks))] == wanted
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from export.signature import GRAPHS
 from export.variants import build_variant_graph
 from export.weights import arrays_of
 from tests.conftest import make_model
+from tests.exporting import edit_manifest as edit
 
 
 def fill(directory: Path) -> dict[str, Any]:
@@ -61,13 +61,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(good: Path, tmp_path: Path) -> Path:
     shutil.copytree(good, tmp_path / "copy")
     return tmp_path / "copy"
-
-
-def edit(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = directory / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    change(manifest)
-    path.write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def test_a_good_bundle_reads(good: Path) -> None:

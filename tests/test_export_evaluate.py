@@ -14,22 +14,18 @@ import pytest
 import torch
 
 from attendant import Parser, UsageError
-from export import convert
 from export.bundle import BundleError, Variant, read_bundle
 from export.evaluate import EvaluateUsageError, choose_precision, evaluate, evaluate_bundle
 from export.runner import GraphStepper, Runner
-from model import checkpoint
 from model.checkpoint import load_trained
 from model.decode import decode_all, decode_sources
 from model.errors import ConfigError, DataError, UserError
 from model.evaluate import evaluate_run
 from model.threads import processors
-from model.tokenizer import learn
-from tests.conftest import make_model
+from tests.exporting import WORDS, export_unproven, write_run
 from tests.fake_engine import make_bundle
 
 ROOT = Path(__file__).parent.parent
-WORDS = [f"{a}{b}{c}" for a in "abc" for b in "fg" for c in "kl"]
 
 
 @pytest.fixture(scope="module")
@@ -41,26 +37,12 @@ def tsv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tsv: Path) -> Path:
-    """A released model that has learnt nothing, its weights large so that its answers are not all alike."""
-    directory = tsv.parent / "run"
-    directory.mkdir()
-    source, target = learn("chars", WORDS), learn("words", [" ".join("ABCFGKL")])
-    model = make_model(source_vocab=source.size, target_vocab=target.size, max_length=12)
-    checkpoint.write_json({"model": dataclasses.asdict(model.config)}, directory / checkpoint.CONFIG)
-    weights = {name: weight * 3 for name, weight in checkpoint.weights_of(model).items()}
-    checkpoint.save_weights(weights, directory / checkpoint.MODEL)
-    source.save(directory / checkpoint.SOURCE_TOKENIZER)
-    target.save(directory / checkpoint.TARGET_TOKENIZER)
-    (directory / checkpoint.SAMPLES).write_bytes(tsv.read_bytes())
-    return directory
+    return write_run(tsv.parent / "run")
 
 
 @pytest.fixture(scope="module")
 def bundle(run: Path) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convert, "verify", lambda *_: [])  # its proof is tested elsewhere, and slow
-        convert.convert(run, run.parent / "bundle", "small", variants=("fp32",))
-    return run.parent / "bundle"
+    return export_unproven(run, run.parent / "bundle", ("fp32",))
 
 
 def evaluated(*arguments: object) -> None:

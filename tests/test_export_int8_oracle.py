@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from onnx import numpy_helper
 
 from export import int8_reference as module
 from export.calibration import Range, calibrate
@@ -27,6 +25,7 @@ from export.weights import arrays_of
 from model.decode import decode_sources
 from model.transformer import Transformer
 from tests.conftest import make_model
+from tests.exporting import change_weights
 
 PAIRS = [([4, 5, 6], [7, 8]), ([9, 10], [4]), ([5] * 9, [6] * 5), ([8], [9, 10, 5]), ([12, 11, 7, 4], [8, 9])]
 SOURCES = [[4, 5, 6], [9], [12, 11, 10, 9, 8, 7], [5] * 11]
@@ -115,13 +114,8 @@ def tampered(graphs: dict[str, Path], directory: Path, change: Callable[[dict[st
     """Copies of the graphs with weights changed, and kept inside; at least one must be."""
     changed, copies = False, {}
     for name, path in graphs.items():
-        proto = onnx.load(str(path))
-        arrays = {tensor.name: numpy_helper.to_array(tensor).copy() for tensor in proto.graph.initializer}
-        changed |= change(arrays)
-        del proto.graph.initializer[:]
-        proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in arrays.items())
         copies[name] = directory / f"{name}.onnx"
-        copies[name].write_bytes(proto.SerializeToString())
+        changed |= change_weights(path, copies[name], change)
     assert changed
     return copies
 

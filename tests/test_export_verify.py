@@ -27,6 +27,7 @@ from model.checkpoint import TrainedModel, load_trained
 from model.config import build
 from model.prepare import Plan
 from model.train import train
+from tests.exporting import change_weights
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +116,7 @@ def tampered(good: Path, tmp_path: Path, change: Callable[[dict[str, Any]], obje
     shutil.copytree(good, tmp_path / "copy")
     paths = [tmp_path / "copy" / "fp32" / f"{name}.onnx" for name in ("encoder", "step", "full")]
     for path in paths:
-        model = onnx.load(str(path))
-        arrays = {tensor.name: numpy_helper.to_array(tensor).copy() for tensor in model.graph.initializer}
-        change(arrays)
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in arrays.items())
-        path.write_bytes(model.SerializeToString())
+        change_weights(path, path, change)
     return paths
 
 

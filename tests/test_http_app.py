@@ -19,6 +19,7 @@ from service.http.app import create_app
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, make_bundle
 from tests.serving import Service, in_process, wait_for
+from tests.threads import threads_beside
 
 KEY = {"Authorization": "Bearer key"}
 
@@ -178,18 +179,29 @@ def test_an_admin_key_reloads_and_opens_what_a_key_opens(loader: Loader, tmp_pat
 
 
 def test_no_request_is_dropped_by_reloads(loader: Loader, tmp_path: Path) -> None:
-    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service, ThreadPoolExecutor(8) as pool:
+    """Four clients ask without a pause, before, during and after each of them."""
+    names = ["fake", *(f"bundle-{number}" for number in range(4))]
+    answers: list[tuple[int, str, str]] = []
+    over = threading.Event()
+    with in_process(tmp_path / "first", loader, admin_keys=("key",)) as service:
 
-        def ask(_: int) -> tuple[int, str]:
-            answer = service.client.post("/v1/generate", json={"inputs": "facade"}, headers=KEY)
-            return answer.status_code, answer.json()["outputs"][0]["hypotheses"][0]["text"]
+        def ask(_: int) -> None:
+            while not over.is_set():
+                answer = service.client.post("/v1/generate", json={"inputs": "facade"}, headers=KEY)
+                text = answer.json()["outputs"][0]["hypotheses"][0]["text"]
+                answers.append((answer.status_code, answer.json()["model"], text))
 
-        asked = [pool.submit(ask, number) for number in range(80)]
-        for number in range(4):
-            assert reload(service, bundle=f"bundle-{number}").status_code == 200
-        answers = {future.result() for future in asked}
-        assert len(answers) == 1
-        assert answers.pop()[0] == 200
+        with threads_beside(4, ask):
+            try:
+                for name in names:
+                    if name != "fake":
+                        assert reload(service, bundle=name).status_code == 200
+                    wait_for(lambda name=name: name in {model for _, model, _ in answers})
+            finally:
+                over.set()
+    assert {status for status, _, _ in answers} == {200}
+    assert {model for _, model, _ in answers} == set(names)
+    assert len({text for _, _, text in answers}) == 1
 
 
 def test_what_is_running_at_a_reload_finishes_on_the_old_engine(loader: Loader, tmp_path: Path) -> None:

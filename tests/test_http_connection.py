@@ -166,7 +166,7 @@ def test_what_is_no_request_is_told_so_in_the_documented_form(sent: bytes, serve
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("bundle"), header_seconds=0.2, body_seconds=0.2, api_keys=()) as (server, _):
+    with running(tmp_path_factory.mktemp("bundle"), header_seconds=0.5, body_seconds=0.5, api_keys=()) as (server, _):
         yield server
 
 
@@ -204,7 +204,7 @@ def test_a_body_that_does_not_come_is_408_and_ends_the_connection(
 
 
 def test_a_request_that_runs_longer_than_headers_may_take_is_answered(tmp_path: Path) -> None:
-    with running(tmp_path, header_seconds=0.1) as (server, engine), connect(server) as raw:
+    with running(tmp_path, header_seconds=1.0) as (server, engine), connect(server) as raw:
         engine.pause_after = 1
         raw.sendall(WHOLE + POST)  # and the beginning of another one, whose turn has not come
         wait_for(engine.count_running)
@@ -307,14 +307,21 @@ def test_a_client_that_does_not_read_its_answers_is_let_go(tmp_path: Path) -> No
 
 
 def test_a_client_that_reads_slowly_gets_its_whole_answer(tmp_path: Path) -> None:
+    """All in all it takes longer than it may stand still."""
     large = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
-    with running(tmp_path, send_seconds=0.5) as (server, _), connect(server) as raw:
+    pause, reads = 0.02, 0
+    with running(tmp_path, send_seconds=0.5) as (server, _), socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MEGABYTE // 8)  # or the system would read it all at once
+        raw.settimeout(PATIENCE)
+        raw.connect(("127.0.0.1", server.port))
         raw.sendall(large)
         expected = 12 * len(one_answer(raw))
         raw.sendall(large * 12)
         found = 0
-        while found < expected:  # all in all longer than it may stand still
-            part = raw.recv(2 * MEGABYTE)
+        while found < expected:
+            part = raw.recv(MEGABYTE // 4)
             assert part, "it was closed"
             found += len(part)
-            time.sleep(0.02)
+            reads += 1
+            time.sleep(pause)
+    assert reads * pause > 2 * 0.5

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from typing import Any
 import pytest
 
 from export.bundle import Bundle
+from model.tokenizer import SPECIAL_TOKENS, UNK
 from tests.conftest import make_model
 from tests.engines import make_bundle
 from tests.processes import ROOT, Process, requests, without_timing
-from tests.serving import events_of
+from tests.serving import events_of, wait_for
+from tests.threads import in_threads, threads_beside
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,10 @@ def server(bundle: Bundle) -> Iterator[Process]:
     process = Process(bundle, "--threads", "2", "--max-queue-requests", "4096", "--max-queue-tokens", "1000000")
     yield process
     assert process.stop()[0] == 0
+
+
+def metrics(server: Process) -> str:
+    return server.ask("GET", "/metrics")[1]
 
 
 def test_sixty_four_clients_at_once_each_get_the_answer_given_alone(server: Process) -> None:
@@ -52,17 +57,13 @@ def test_sixty_four_clients_at_once_each_get_the_answer_given_alone(server: Proc
         for i in range(first, len(asked), 64):
             found[i] = without_timing(server.post(*asked[i]))
 
-    threads = [threading.Thread(target=client, args=(first,)) for first in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(64, client)
     assert found == [alone[json.dumps([path, body])] for path, body in asked]
 
 
 def test_what_was_counted_is_what_was_asked(server: Process) -> None:
     def count(outcome: str) -> int:
-        text = server.ask("GET", "/metrics")[1]
+        text = metrics(server)
         labels = f'endpoint="/v1/score",model="small",outcome="{outcome}"'
         lines = re.findall(rf"^attendant_requests_total{{{labels}}} (\d+)", text, re.M)
         return int(lines[0])
@@ -84,11 +85,14 @@ def test_streamed_tokens_are_the_whole_answers(server: Process) -> None:
 
 
 def test_what_is_scored_again_is_what_was_reported(server: Process) -> None:
-    body = {"inputs": "abc", "beam_size": 5, "num_hypotheses": 5, "length_penalty": 0.0, "max_length": 24}
-    for found in json.loads(server.post("/v1/generate", body)[1])["outputs"][0]["hypotheses"]:
-        scored = json.loads(server.post("/v1/score", {"source": "abc", "target": found["text"]})[1])
-        if found["finish_reason"] == "stop":
-            assert scored["logprob"] == pytest.approx(found["score"], abs=1e-4)
+    body = {"inputs": "gh", "beam_size": 8, "num_hypotheses": 8, "length_penalty": 0.0, "max_length": 24}
+    hypotheses = json.loads(server.post("/v1/generate", body)[1])["outputs"][0]["hypotheses"]
+    whole = [found for found in hypotheses if found["finish_reason"] == "stop"]
+    known = [found for found in whole if SPECIAL_TOKENS[UNK] not in found["tokens"]]  # no text has the unknown token
+    assert sum(bool(found["tokens"]) for found in known) >= 2
+    for found in known:
+        scored = json.loads(server.post("/v1/score", {"source": "gh", "target": found["text"]})[1])
+        assert scored["logprob"] == pytest.approx(found["score"], abs=1e-4)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 5}])
@@ -113,63 +117,81 @@ def test_clients_that_vanish_leave_nothing_running(server: Process) -> None:
         with socket.create_connection(("127.0.0.1", server.port), 60) as raw:
             raw.sendall((head + body)[: None if number % 4 else -5])
     levels = r'^attendant_requests_(?:running|waiting){model="small"} (\S+)'
-    for _ in range(600):
-        if re.findall(levels, server.ask("GET", "/metrics")[1], re.M) == ["0.0", "0.0"]:
-            return
-        time.sleep(0.05)
-    pytest.fail("requests of clients that are gone still run")
+    wait_for(lambda: re.findall(levels, metrics(server), re.M) == ["0.0", "0.0"])
 
 
 def test_a_reload_under_load_drops_nothing(server: Process) -> None:
     statuses: list[int] = []
     over = threading.Event()
 
-    def client() -> None:
+    def client(_: int) -> None:
         while not over.is_set():
             statuses.append(server.post("/v1/generate", {"inputs": "abc", "max_length": 30})[0])
 
-    threads = [threading.Thread(target=client) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    reloads = 'attendant_reloads_total{model="small",outcome="ok"}'
-    for wanted in (1, 2):
-        server.signal(signal.SIGHUP)
-        for _ in range(600):
-            if f"{reloads} {wanted}" in server.ask("GET", "/metrics")[1]:
-                break
-        else:
-            pytest.fail("the reload did not come")
-    over.set()
-    for thread in threads:
-        thread.join()
+    def reloads() -> int:
+        lines = re.findall(r'^attendant_reloads_total{model="small",outcome="ok"} (\d+)', metrics(server), re.M)
+        return int(lines[0])
+
+    with threads_beside(4, client):
+        try:
+            for _ in range(2):
+                before = reloads()
+                server.signal(signal.SIGHUP)
+                wait_for(lambda before=before: reloads() == before + 1)
+        finally:
+            over.set()
     assert set(statuses) == {200}
 
 
 def test_a_stop_under_load_answers_everything_that_was_accepted(bundle: Bundle) -> None:
     process = Process(bundle, "--threads", "2")
-    answers: list[tuple[int, str] | None] = []
+    answers: list[tuple[int, str]] = []
+    dropped: list[Exception] = []
 
-    def client() -> None:
+    def client(_: int) -> None:
         for path, body in itertools.islice(requests(), 200):
             try:
-                answers.append(process.post(path, body))
-            except (ConnectionError, http.client.HTTPException):  # nothing listens any more
+                answer = answer_if_accepted(process.port, path, body)
+            except Exception as error:
+                dropped.append(error)
+                return
+            if answer is None:
+                return
+            answers.append(answer)
+            if answer[0] != 200:  # it told that it stops
                 return
 
-    threads = [threading.Thread(target=client) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    while len(answers) < 40:
-        threads[0].join(0.01)
-    code, errors = process.stop()
-    for thread in threads:
-        thread.join()
+    with threads_beside(8, client) as clients:
+        try:
+            wait_for(lambda: len(answers) >= 40 or not any(each.is_alive() for each in clients))
+        finally:
+            code, errors = process.stop()
     assert code == 0, errors
-    for answer in answers:
-        assert answer is not None
-        assert answer[0] in (200, 503)
-        if answer[0] == 200 and answer[1].startswith("event:"):
-            assert events_of(answer[1])[-1][0] == "done"
+    assert dropped == []
+    assert 40 <= len(answers) < 8 * 200  # it stopped while they asked
+    assert {status for status, _ in answers} <= {200, 503}
+    for status, text in answers:
+        if status == 200 and text.startswith("event:"):
+            assert events_of(text)[-1][0] == "done"
+
+
+def answer_if_accepted(port: int, path: str, body: dict[str, Any]) -> tuple[int, str] | None:
+    """None where nothing listens any more, or where the socket was closed before anything was read of the request.
+
+    A request that was read and dropped ends in RemoteDisconnected, which is a ConnectionResetError too, and raised.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        try:
+            connection.request("POST", path, json.dumps(body))
+            answer = connection.getresponse()
+        except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError) as error:
+            if isinstance(error, http.client.RemoteDisconnected):
+                raise
+            return None
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
 
 
 @pytest.mark.parametrize(

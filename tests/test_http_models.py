@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from service.http.app import create_app
 from service.settings import Settings
 from tests.serving import running, wait_for
 from tests.several import KEY, Loader, Service, serving, write_manifest
+from tests.threads import threads_beside
 
 
 def error(answer: Any, status: int) -> dict[str, Any]:
@@ -525,20 +527,30 @@ def test_a_directory_without_any_bundle_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_no_request_is_dropped_by_reloads_that_replace_and_remove(tmp_path: Path) -> None:
-    with serving(tmp_path, "a", "b", "c") as service, ThreadPoolExecutor(8) as pool:
+    """Two clients of each model ask without a pause; each engine of the one that is replaced answers some."""
+    found: set[tuple[str, int]] = set()
+    over = threading.Event()
+    with serving(tmp_path, "a", "b", "c") as service:
 
-        def ask(number: int) -> tuple[str, int]:
+        def ask(number: int) -> None:
             name = "abc"[number % 3]
-            return name, service.generate(name, inputs="facade").status_code
+            while not over.is_set():
+                found.add((name, service.generate(name, inputs="facade").status_code))
 
-        asked = [pool.submit(ask, number) for number in range(120)]
-        for version in range(4):
-            write_manifest(tmp_path / "a", version=str(version))
-            reloaded(service)
-        (tmp_path / "c").rename(tmp_path / ".c")
-        reloaded(service)
-        found = {future.result() for future in asked}
-        assert found - {("c", 404)} == {("a", 200), ("b", 200), ("c", 200)}
+        with threads_beside(6, ask):
+            try:
+                wait_for(lambda: service.engine("a").submitted and ("c", 200) in found)
+                for version in range(4):
+                    write_manifest(tmp_path / "a", version=f"new {version}")
+                    reloaded(service)
+                    assert len(service.loader.engines["a"]) == version + 2
+                    wait_for(lambda: service.engine("a").submitted)
+                (tmp_path / "c").rename(tmp_path / ".c")
+                reloaded(service)
+                wait_for(lambda: ("c", 404) in found)
+            finally:
+                over.set()
+        assert found == {("a", 200), ("b", 200), ("c", 200), ("c", 404)}
 
 
 def test_what_runs_on_a_removed_model_finishes_and_what_waits_for_it_is_told(tmp_path: Path) -> None:

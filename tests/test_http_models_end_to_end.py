@@ -23,6 +23,7 @@ from tests.conftest import make_model
 from tests.engines import make_bundle
 from tests.processes import Process, requests, without_timing
 from tests.serving import wait_for
+from tests.threads import in_threads, threads_beside
 
 COUNT = 60  # mixed requests
 NAMES = ("one", "two")
@@ -82,16 +83,13 @@ def ask_both(server: Process) -> dict[str, list[Any]]:
     """All requests of both models, from threads that each ask some of one."""
     found: dict[str, list[Any]] = {name: [None] * COUNT for name in NAMES}
 
-    def client(name: str, first: int) -> None:
+    def client(place: int) -> None:
+        name = NAMES[place % len(NAMES)]
         for number, (path, body) in enumerate(asked({"model": name})):
-            if number % 4 == first:
+            if number % 4 == place // len(NAMES):
                 found[name][number] = plain(server.post(path, body), name)
 
-    threads = [threading.Thread(target=client, args=(name, first)) for name in NAMES for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4 * len(NAMES), client)
     return found
 
 
@@ -126,28 +124,27 @@ def test_reloads_under_load_add_replace_and_remove_with_nothing_dropped(director
         statuses: set[int] = set()
         over = threading.Event()
 
-        def client(name: str) -> None:
+        def client(place: int) -> None:
+            body = {"inputs": "abc", "max_length": 30, "model": (*NAMES, "one")[place]}
             while not over.is_set():
-                statuses.add(server.post("/v1/generate", {"inputs": "abc", "max_length": 30, "model": name})[0])
+                statuses.add(server.post("/v1/generate", body)[0])
 
-        threads = [threading.Thread(target=client, args=(name,)) for name in (*NAMES, "one")]
-        for thread in threads:
-            thread.start()
-        before = server.post("/v1/score", {"source": "abc", "target": "A B", "model": "two"})
-        replace(models / "two", directory / "one")
-        shutil.copytree(directory / "two", models / ".three")
-        (models / ".three").rename(models / "three")
-        server.signal(signal.SIGHUP)
-        wait_for(lambda: states(server) == dict.fromkeys(("one", "three", "two"), "loaded"))
-        body = {"source": "abc", "target": "A B"}
-        wait_for(lambda: server.post("/v1/score", {**body, "model": "two"}) != before)
-        assert server.post("/v1/score", {**body, "model": "three"}) == before
-        (models / "three").rename(models / ".three")
-        server.signal(signal.SIGHUP)
-        wait_for(lambda: states(server) == dict.fromkeys(NAMES, "loaded"))
-        over.set()
-        for thread in threads:
-            thread.join()
+        with threads_beside(3, client):
+            try:
+                before = server.post("/v1/score", {"source": "abc", "target": "A B", "model": "two"})
+                replace(models / "two", directory / "one")
+                shutil.copytree(directory / "two", models / ".three")
+                (models / ".three").rename(models / "three")
+                server.signal(signal.SIGHUP)
+                wait_for(lambda: states(server) == dict.fromkeys(("one", "three", "two"), "loaded"))
+                body = {"source": "abc", "target": "A B"}
+                wait_for(lambda: server.post("/v1/score", {**body, "model": "two"}) != before)
+                assert server.post("/v1/score", {**body, "model": "three"}) == before
+                (models / "three").rename(models / ".three")
+                server.signal(signal.SIGHUP)
+                wait_for(lambda: states(server) == dict.fromkeys(NAMES, "loaded"))
+            finally:
+                over.set()
         assert statuses == {200}
 
 

@@ -112,19 +112,22 @@ def test_tokens_arrive_before_the_answer_is_whole(server: Running, engine: FakeE
 
 
 def test_an_error_after_the_stream_began_is_an_event(server: Running, engine: FakeEngine) -> None:
+    line = 'attendant_requests_total{endpoint="/v1/generate",model="fake",outcome="internal_error"}'
+    counted = metric(server, line)
     engine.pause_after = 2
     connection = server.connect()
     connection.request("POST", "/v1/generate", json.dumps({**BODY, "stream": True}))
     answer = connection.getresponse()
     start = answer.readline()
     engine.failure = RuntimeError("boom")
-    name, data = events_of((start + answer.read()).decode())[-1]
-    engine.failure = None
+    try:
+        name, data = events_of((start + answer.read()).decode())[-1]
+    finally:
+        engine.failure = None
     assert (answer.status, name) == (200, "error")
     assert data["error"]["type"] == "internal_error"
     assert "boom" not in data["error"]["message"]
-    line = 'attendant_requests_total{endpoint="/v1/generate",model="fake",outcome="internal_error"}'
-    wait_for(lambda: metric(server, line) == 1)
+    wait_for(lambda: metric(server, line) == counted + 1)
     connection.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from service.requests import content
 from service.requests.served import ServedModel
 from service.tokenizer import LONG_TEXT
 from tests.fake_engine import FakeEngine, make_bundle
-from tests.serving import PATIENCE, Service, in_process
+from tests.serving import PATIENCE, Service, in_process, wait_for
 
 SHORT, LONG = "cat", "a" * (LONG_TEXT + 1)
 
@@ -113,9 +113,15 @@ def test_at_a_stop_a_request_whose_long_text_is_being_tokenized_is_answered_if_t
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(service.generate, inputs=LONG, max_length=1, timeout_ms=5000)
         assert begun.wait(PATIENCE)
-        closing = pool.submit(portal.call, models.close, grace)
-        wait([closing], timeout=0.2)
-        may_go_on.set()
+        try:
+            closing = pool.submit(portal.call, models.close, grace)
+            if grace:
+                wait_for(lambda: models.draining)
+                assert not closing.done()  # it waits for the text
+            else:
+                closing.result(PATIENCE)
+        finally:
+            may_go_on.set()
         assert asked.result().status_code == status
         closing.result()
 

@@ -26,10 +26,16 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_imported_model_is_exported_and_decodes_as_torch_does(imported: Path) -> None:
-    run, bundle = imported / "run", imported / "bundle"
-    samples = str(imported / "samples.tsv")
-    assert main(["export", str(run), "--out", str(bundle), "--precision", "fp32", "--samples", samples]) == 0
+@pytest.fixture(scope="module")
+def bundle(imported: Path) -> Path:
+    out = imported / "bundle"
+    given = ["--precision", "fp32", "--samples", str(imported / "samples.tsv")]
+    assert main(["export", str(imported / "run"), "--out", str(out), *given]) == 0
+    return out
+
+
+def test_an_imported_model_is_exported_and_decodes_as_torch_does(imported: Path, bundle: Path) -> None:
+    run, samples = imported / "run", imported / "samples.tsv"
     trained, read = checkpoint.load_trained(run), read_bundle(bundle)
     sources = trained.source.encode_batch(sentences(200, WORDS, seed=7))
     runner = Runner(read.variants["fp32"].graphs, read.sizes)
@@ -37,25 +43,25 @@ def test_an_imported_model_is_exported_and_decodes_as_torch_does(imported: Path)
     assert list(read.variants) == ["fp32"]
     assert read.generation["beam_size"] == 6
     assert read.languages["target_language"] == "fra"
-    assert main(["verify", str(bundle), "--checkpoint", str(run), "--samples", samples]) == 0
+    assert main(["verify", str(bundle), "--checkpoint", str(run), "--samples", str(samples)]) == 0
 
 
-def test_the_service_decodes_an_imported_bundle(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_service_decodes_an_imported_bundle(
+    imported: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained = checkpoint.load_trained(imported / "run")
     texts = sentences(5, WORDS, seed=3)
-    longest = read_bundle(imported / "bundle").limits["max_target_length"] - 1  # at the limit the end token is forced
+    longest = read_bundle(bundle).limits["max_target_length"] - 1  # at the limit the end token is forced
     wanted = [ids[:longest] for ids in decode_all(trained.model, trained.source.encode_batch(texts))]
-    assert (
-        main(["generate", "--bundle", str(imported / "bundle"), "--precision", "fp32", "--beam-size", "1", *texts]) == 0
-    )
+    assert main(["generate", "--bundle", str(bundle), "--precision", "fp32", "--beam-size", "1", *texts]) == 0
     limit = trained.config.max_length - 1  # the last token is the end token, which this model forces
     assert capsys.readouterr().out.splitlines()[-5:] == [trained.target.decode(ids[:limit]) for ids in wanted]
 
 
 def test_a_text_of_nothing_is_refused_though_the_tokenizer_adds_a_language(
-    imported: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["generate", "--bundle", str(imported / "bundle"), "--precision", "fp32", "", "  ", "the"]) == 1
+    assert main(["generate", "--bundle", str(bundle), "--precision", "fp32", "", "  ", "the"]) == 1
     said = capsys.readouterr()
     assert said.err.count("is empty; give a text.") == 2
     assert [bool(line) for line in said.out.splitlines()[-3:]] == [False, False, True]

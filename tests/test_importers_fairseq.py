@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.foreign import (
     OTHER,
     SOURCES,
     WORDS,
+    Harmful,
     TorchTransformer,
     check_against,
     names_to_foreign,
@@ -208,11 +208,6 @@ def test_generation_defaults_come_along_and_pieces_become_words_again(tmp_path: 
     imported = fairseq.read(tmp_path / "checkpoint.pt", **files, bpe_codes=tmp_path / "codes")
     assert imported.generation == {"beam_size": 5, "length_penalty": 0.7}
     assert imported.target.decode(imported.target.encode("the for and").ids) == "the for and"
-
-
-class Harmful:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("harm was done",)
 
 
 def test_what_a_pickle_would_execute_is_refused_by_name_and_never_runs(

@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import math
-import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -22,7 +21,17 @@ from attendant import main
 from model.importers import marian_npz, marian_yaml
 from model.importers.imported import ImportedModel
 from model.importers.problems import ImportRefusedError
-from tests.foreign import LENGTH, SOURCES, WORDS, check_against, names_to_foreign, randomize, sentences, train_spm
+from tests.foreign import (
+    LENGTH,
+    SOURCES,
+    WORDS,
+    Harmful,
+    check_against,
+    names_to_foreign,
+    randomize,
+    sentences,
+    train_spm,
+)
 from tests.test_importers_marian import SHAPE, make_marian
 
 ATTENTION = {f"{part}_proj": part for part in "qkv"} | {"out_proj": "o"}
@@ -254,11 +263,6 @@ def test_other_architectures_are_refused_by_name(opus: Any, tmp_path: Path, chan
     arrays = npz_arrays(oracle, {}) | {"special:model.yml": text_array(OPTIONS | changes)}
     with pytest.raises(ImportRefusedError, match=said):
         marian_npz.read(write(tmp_path, arrays, ["vocab.yml"]), source_vocabulary=path / "vocab.yml")
-
-
-class Harmful:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("harm was done",)
 
 
 def entry(header: str, content: bytes) -> bytes:

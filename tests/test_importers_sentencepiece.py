@@ -78,8 +78,9 @@ def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
         for _ in range(rng.randint(1, 8)):
             changed[rng.randrange(len(changed))] = rng.randrange(256)
         damaged.append(bytes(changed))
-    for content in damaged:
+    for number, content in enumerate(damaged):
         (tmp_path / "b.spm").write_bytes(content)
         problems = Problems(tmp_path / "b.spm")
         found = sentencepiece.read(tmp_path / "b.spm", problems)
         assert (found is None) == bool(problems.found)  # a changed score or letter makes another model, not a bad one
+        assert found is None or number >= 6

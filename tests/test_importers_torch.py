@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.foreign import (
     OTHER,
     SOURCES,
     WORDS,
+    Harmful,
     TorchTransformer,
     check_against,
     names_to_foreign,
@@ -138,11 +138,6 @@ def test_a_file_without_a_table_of_weights_is_refused(held: Any, tmp_path: Path)
     torch.save(held, tmp_path / "model.pt")
     with pytest.raises(ImportRefusedError, match="it holds no table of weights"):
         importer.read(tmp_path / "model.pt", map=tmp_path / "map.json")
-
-
-class Harmful:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("harm was done",)
 
 
 def test_a_whole_pickled_model_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

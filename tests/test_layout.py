@@ -23,7 +23,9 @@ def imports(path: Path) -> set[str]:
 
 
 def files(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+    found = sorted((ROOT / package).rglob("*.py"))
+    assert found, package
+    return found
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -81,6 +81,7 @@ def test_the_pairs_are_the_true_ones_and_labelled_words_that_are_in_no_part(corp
     pairs = list(read_pairs(tmp_path / "distilled" / PAIRS))
     assert pairs[:150] == list(read_pairs(corpus / "data" / "train.tsv"))
     sources = [source for source, _ in pairs]
+    assert sources[150:]
     assert set(sources[150:]) <= {"afafk", "kafa", "r", "jjj"}
     assert not {WORDS[160], WORDS[199]} & set(sources)
     assert counts["words"] == 9
@@ -138,7 +139,9 @@ def test_the_distributions_are_the_mean_of_the_teachers_best_eight(corpus: Path,
 def test_a_label_is_the_answer_that_the_teachers_together_find_most_probable(corpus: Path) -> None:
     teachers = [checkpoint.load_trained(corpus / name) for name in ("teacher1", "teacher2")]
     models, words = [t.model for t in teachers], ["afafk", "kafa", "ebr", "cij"]
-    for each in label(models, words, teachers[0]):
+    labels = label(models, words, teachers[0])
+    assert labels
+    for each in labels:
         word = each.source
         answers = [t.target.decode(greedy(t.model, t.source.encode(word)).ids) for t in teachers]
         answers = [answer for answer in answers if len(answer.split()) < 16]  # one that never ends is none

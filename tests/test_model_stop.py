@@ -18,6 +18,7 @@ from model.errors import InterruptedRunError
 from model.history import read_history
 from model.stop import StopRequest
 from model.train import Trainer, train
+from tests.children import started
 from tests.test_model_train import LINES, ROOT, command, environment, last_weights, plan_for, run, same
 
 
@@ -131,19 +132,15 @@ def test_resuming_a_run_without_a_checkpoint_says_that_it_begins_anew(
 
 def test_two_processes_stop_at_the_same_step_when_one_is_signalled(tsv: Path, tmp_path: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = subprocess.Popen(
-        [sys.executable, *torchrun, *command(tsv, tmp_path / "run", steps=100_000, validate_every=5)],
-        cwd=ROOT,
-        env={**environment(), "GLOO_SOCKET_IFNAME": "lo"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while checkpoint.latest(tmp_path / "run") is None:
-        assert process.poll() is None
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[-1]), signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    whole = [sys.executable, *torchrun, *command(tsv, tmp_path / "run", steps=100_000, validate_every=5)]
+    on_loopback = {**environment(), "GLOO_SOCKET_IFNAME": "lo"}
+    with started(whole, cwd=ROOT, env=on_loopback, stderr=subprocess.PIPE) as process:
+        while checkpoint.latest(tmp_path / "run") is None:
+            assert process.poll() is None
+            time.sleep(0.05)
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
     last = checkpoint.latest(tmp_path / "run")
     assert f"--resume goes on from {last}" in said
     assert checkpoint.read_state(last)["step"] == int(last.name.rpartition("-")[2])

@@ -20,12 +20,14 @@ from safetensors.torch import load_file
 import attendant
 from model import checkpoint, config, prepare
 from model.errors import DataError, UserError
+from model.evaluate import evaluate_run
 from model.files import locked
 from model.history import read_history
 from model.prepare import Plan
 from model.tokenizer import load
 from model.train import Result, train
 from model.validate import fitting_references, spread
+from tests.children import started
 
 ROOT = Path(__file__).parent.parent
 WORDS = [f"{a}{b}{c}" for a in "abcde" for b in "fghij" for c in "klmnopqr"]
@@ -94,6 +96,12 @@ def command(tsv: Path, out: Path, **settings: Any) -> list[str]:
     ]
 
 
+def latest_step(run: Path) -> int:
+    """Of the last checkpoint; 0 if there is none."""
+    found = checkpoint.checkpoints(run)
+    return int(found[-1].name.rpartition("-")[2]) if found else 0
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
@@ -109,18 +117,18 @@ def test_a_run_killed_again_and_again_ends_with_the_weights_of_one_left_alone(ts
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings = {"steps": 60, "validate_every": 5, "average": 2}
     subprocess.run([sys.executable, *command(tsv, whole, **settings)], cwd=ROOT, env=environment(), check=True)
-    rng, kills = random.Random(1), 0
-    while True:
-        process = subprocess.Popen([sys.executable, *command(tsv, killed, **settings)], cwd=ROOT, env=environment())
-        wanted = len(checkpoint.checkpoints(killed)) and int(checkpoint.checkpoints(killed)[-1].name[5:]) + 10
-        while process.poll() is None and kills < 4 and not (killed / f"step-{max(wanted, 10):08d}").exists():
-            time.sleep(0.005)
-        time.sleep(rng.random() * 0.1)
-        if kills < 4 and process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        if process.wait() == 0:
-            break
+    rng, kills, code = random.Random(1), 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        wanted = latest_step(killed) + 10
+        with started([sys.executable, *command(tsv, killed, **settings)], cwd=ROOT, env=environment()) as process:
+            if kills < 4:
+                while process.poll() is None and latest_step(killed) < wanted:
+                    time.sleep(0.005)
+                time.sleep(rng.random() * 0.1)
+                process.kill()
+            code = process.wait(timeout=120)
+        kills += code == -signal.SIGKILL
+    assert code == 0
     assert kills >= 2
     assert same(last_weights(whole), last_weights(killed))
     assert [b.name for b in checkpoint.checkpoints(whole, "best")] == [
@@ -169,13 +177,14 @@ def test_an_imported_model_is_not_trained_over(tsv: Path, tmp_path: Path, capsys
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tsv: Path, tmp_path: Path) -> None:
     run(tsv, tmp_path / "whole")
-    process = subprocess.Popen(
-        [sys.executable, *command(tsv, tmp_path / "killed", validate_every=100, steps=100)], cwd=ROOT, env=environment()
-    )
-    while not (tmp_path / "killed" / checkpoint.CONFIG).exists():
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+    long = command(tsv, tmp_path / "killed", validate_every=100_000, steps=100_000)
+    with started([sys.executable, *long], cwd=ROOT, env=environment()) as process:
+        while not (tmp_path / "killed" / checkpoint.CONFIG).exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    assert checkpoint.latest(tmp_path / "killed") is None
     run(tsv, tmp_path / "killed", resume=True)
     assert same(last_weights(tmp_path / "whole"), last_weights(tmp_path / "killed"))
 
@@ -185,13 +194,9 @@ def test_two_processes_compute_what_one_does_with_the_joint_batch(tsv: Path, tmp
     run(tsv, one, dropout=0.0, optimizer="sgd", learning_rate=0.3)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     on_loopback = {**environment(), "GLOO_SOCKET_IFNAME": "lo"}
-    subprocess.run(
-        [sys.executable, *torchrun, *command(tsv, two, dropout=0.0, optimizer="sgd", learning_rate=0.3)],
-        cwd=ROOT,
-        env=on_loopback,
-        check=True,
-        timeout=120,
-    )
+    whole = [sys.executable, *torchrun, *command(tsv, two, dropout=0.0, optimizer="sgd", learning_rate=0.3)]
+    with started(whole, cwd=ROOT, env=on_loopback) as process:
+        assert process.wait(timeout=120) == 0
     a, b = last_weights(one), last_weights(two)
     assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
     losses = [[e["loss"] for e in read_history(r / "history.jsonl") if "loss" in e] for r in (one, two)]
@@ -223,9 +228,11 @@ def test_the_result_is_the_average_of_the_last_checkpoints(tsv: Path, tmp_path: 
 
 
 def test_selecting_by_error_reports_error_rates(tsv: Path, tmp_path: Path) -> None:
-    run(tsv, tmp_path / "run", select="error")
+    result = run(tsv, tmp_path / "run", select="error", steps=120, validate_every=40)
     valid = [e for e in read_history(tmp_path / "run" / "history.jsonl") if e["kind"] == "valid"]
-    assert all(0 <= entry["sequence_error_rate"] <= 100 for entry in valid)
+    assert result.best_value == min(entry["sequence_error_rate"] for entry in valid) < 100
+    found = evaluate_run(checkpoint.load_trained(tmp_path / "run"), tsv, 1, 1.0, None)
+    assert found["sequence_error_rate"] == pytest.approx(result.best_value)
 
 
 def test_validation_sources_that_are_too_long_are_left_out_with_their_count(
@@ -279,8 +286,13 @@ def test_a_resumed_run_goes_on_with_its_moving_average_bit_for_bit(tsv: Path, tm
 
 
 def test_bf16_trains(tsv: Path, tmp_path: Path) -> None:
-    run(tsv, tmp_path / "run", steps=4, precision="bf16")
-    assert all(w.dtype == torch.float32 and w.isfinite().all() for w in last_weights(tmp_path / "run").values())
+    for precision in ("bf16", "fp32"):
+        run(tsv, tmp_path / precision, steps=40, validate_every=40, dropout=0.0, precision=precision)
+    losses = [e["loss"] for e in read_history(tmp_path / "bf16" / "history.jsonl") if e["kind"] == "train"]
+    assert losses[-1] < 0.8 * losses[0]
+    found, full = last_weights(tmp_path / "bf16"), last_weights(tmp_path / "fp32")
+    assert all(weight.dtype == torch.float32 for weight in found.values())
+    assert not same(found, full)  # it was computed in bf16
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "rmsprop", "muon"])

@@ -187,10 +187,12 @@ def test_any_depth_and_head_count_runs(heads: int, encoder_layers: int, decoder_
     assert model(SOURCE, TARGET).shape == (2, 4, 11)
 
 
-def test_layer_norm_uses_the_biased_variance() -> None:
-    x = tensor([1.0, 2.0, 3.0, 6.0])
-    normalised = torch.nn.LayerNorm(4, elementwise_affine=False)(x)
-    assert_close(normalised, (x - 3) / (3.5 + 1e-5) ** 0.5)
+def test_every_norm_of_a_model_uses_the_biased_variance() -> None:
+    norms = [module for module in make_model(norm="pre").modules() if isinstance(module, torch.nn.LayerNorm)]
+    assert len(norms) == 2 * 2 + 2 * 3 + 2  # of two layers each of the encoder and the decoder, and their ends
+    x = tensor([1.0, 2.0, 3.0, 6.0] * 4)
+    for norm in norms:
+        assert_close(norm(x), (x - 3) / (3.5 + 1e-5) ** 0.5)
 
 
 def test_dropout_acts_in_training_only() -> None:

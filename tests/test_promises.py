@@ -21,11 +21,13 @@ import pytest
 
 from export.bundle import Bundle
 from model import reference
+from model.tokenizer import SPECIAL_TOKENS
 from model.transformer import Transformer
 from tests.conftest import make_model
-from tests.engines import make_bundle
+from tests.engines import SYMBOLS, make_bundle
 from tests.processes import Process, requests, without_timing
-from tests.serving import events_of
+from tests.serving import events_of, wait_for
+from tests.threads import in_threads
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 FINAL_STATUSES = {200, 429, 503, 504}  # answered; refused at the door; stopping; too late
@@ -61,15 +63,6 @@ def server(bundle: Bundle) -> Iterator[Process]:
     assert process.stop()[0] == 0
 
 
-def in_threads(count: int, work: Any) -> None:
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
 def test_the_same_answer_whatever_else_is_in_flight(server: Process) -> None:
     asked = list(itertools.islice(requests(), 100))
     alone = [without_timing(server.post(path, body)) for path, body in asked]
@@ -86,48 +79,77 @@ def test_the_same_answer_whatever_else_is_in_flight(server: Process) -> None:
 def test_exactly_one_outcome(bundle: Bundle) -> None:
     """Overload, deadlines, clients that leave and a reload at once: whoever waits gets one answer, counted once."""
     server = Process(bundle, "--max-queue-requests", "8", "--max-rows", "4", "--threads", "1")
-    outcomes: Counter[int] = Counter()
+    try:
+        statuses, late, left = ask_at_once(server)
+        assert set(statuses) <= FINAL_STATUSES
+        assert statuses[200] > 0
+        assert statuses[429] > 0
+        assert late > 0
+        wait_for(lambda: counted(server, "reloads_total")["ok"] == 1)
+        asked = 'endpoint="/v1/generate"'
+        wait_for(lambda: counted(server, "requests_total", asked).total() >= statuses.total())
+        wanted = {"ok": statuses[200], "queue_full": statuses[429], "not_ready": statuses[503]}
+        assert +counted(server, "requests_total", asked) == +Counter({**wanted, "deadline": statuses[504]})
+        assert counted(server, "requests_total", 'endpoint="/v1/completions"').total() <= left
+    finally:
+        code, errors = server.stop()
+    assert code == 0, errors
+
+
+def ask_at_once(server: Process) -> tuple[Counter[int], int, int]:
+    """How many were answered with each status, how many past their deadline, and how many clients left."""
+    statuses: Counter[int] = Counter()
+    late: list[int] = []
+    left: list[int] = []
     lock = threading.Lock()
-    sent_and_left: list[int] = []
 
     def client(number: int) -> None:
         choose = random.Random(number)
         for turn in range(12):
-            body = {"inputs": "abcdefghi"[: 1 + choose.randrange(9)], "beam_size": 1 + choose.randrange(4)}
-            if choose.random() < 0.2:
-                body["timeout_ms"] = 1 + choose.randrange(20)
-            if choose.random() < 0.2:
-                leave(server.port, body)
-                sent_and_left.append(1)
-                continue
-            status, text = server.post("/v1/generate", body)
-            assert json.loads(text)
-            with lock:
-                outcomes[status] += 1
             if number == 0 and turn == 5:
                 server.signal(signal.SIGHUP)
+            text = "abcdefghi"[: 1 + choose.randrange(9)]
+            # Eight at once fill the queue: while any of them waits, no other eight are taken.
+            body = {"inputs": [text] * choose.choice((1, 8)), "beam_size": 1 + choose.randrange(4)}
+            kind = choose.random()
+            if kind < 0.2:
+                leave(server.port, "/v1/completions", {"model": "small", "prompt": body["inputs"]})
+                left.append(number)
+                continue
+            if kind < 0.4:
+                body["timeout_ms"] = 1
+            status, answer = server.post("/v1/generate", body)
+            outputs = json.loads(answer).get("outputs", [])
+            with lock:
+                statuses[status] += 1
+                late.extend([number] * (status == 504 or any(is_late(output) for output in outputs)))
 
     in_threads(12, client)
-    assert set(outcomes) <= FINAL_STATUSES
-    assert outcomes[200] > 0
-    line = r'attendant_requests_total{endpoint="/v1/generate",model="\w*",outcome="(\w+)"} (\S+)'
-    by_outcome = Counter[str]()
-    for name, count in re.findall(line, metrics(server)):
-        by_outcome[name] += int(float(count))
-    left_early = sum(by_outcome.values()) - sum(outcomes.values())  # counted too, once each
-    assert 0 <= left_early <= sum(sent_and_left)
-    assert by_outcome["ok"] >= outcomes[200]
-    assert by_outcome["queue_full"] >= outcomes[429]
-    assert server.stop()[0] == 0
+    return statuses, len(late), len(left)
 
 
-def leave(port: int, body: dict[str, Any]) -> None:
+def is_late(output: dict[str, Any]) -> bool:
+    """Whether a deadline ended it, before or after its first token."""
+    return "error" in output or output["hypotheses"][0]["finish_reason"] == "deadline"
+
+
+def leave(port: int, path: str, body: dict[str, Any]) -> None:
     """Send a request and do not wait for its answer."""
     content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(content)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(
-            b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(content) + content
-        )
+        connection.sendall(head.encode() + content)
+
+
+def counted(server: Process, name: str, labels: str = "") -> Counter[str]:
+    """A counter of the metrics by outcome, added up over models, where it has these labels."""
+    found = Counter[str]()
+    for given, outcome, count in re.findall(
+        rf'^attendant_{name}{{(.*)outcome="(\w+)"}} (\S+)', metrics(server), re.MULTILINE
+    ):
+        if labels in given:
+            found[outcome] += int(float(count))
+    return found
 
 
 def metrics(server: Process) -> str:
@@ -147,7 +169,8 @@ def test_streamed_is_whole(beam_size: int, server: Process) -> None:
 
 
 def test_onnx_is_torch(server: Process, model: Transformer) -> None:
-    """The served answer is torch's own search on the torch model; `letters` are ids 4, 5, ... on both sides."""
+    """The served answer is torch's own search on the torch model; letters are ids 4, 5, ..."""
+    names = [*SPECIAL_TOKENS, *SYMBOLS.split()]
     for text in ("abc", "f", "ihgfedcb"):
         source = [4 + ord(letter) - ord("a") for letter in text]
         for beam_size in (1, 4):
@@ -157,6 +180,7 @@ def test_onnx_is_torch(server: Process, model: Transformer) -> None:
             )
             assert status == 200, answer
             found = json.loads(answer)["outputs"][0]["hypotheses"][0]
+            assert found["tokens"] == [names[token] for token in wanted.ids]
             assert found["logprobs"] == pytest.approx(list(wanted.logprobs), abs=1e-4)
             assert found["finish_reason"] == wanted.finish_reason
 

@@ -230,14 +230,17 @@ def test_a_line_that_the_engine_fails_on_is_told(
     assert "line 1: RuntimeError: out of luck" in complaints
 
 
-def test_a_full_queue_is_waited_for(engine: FakeEngine) -> None:
-    engine.refusal = QueueFullError("The queue is full.", 1)
-    out = io.BytesIO()
-    timer = threading.Timer(0.1, setattr, (engine, "refusal", None))
-    timer.start()
+def test_a_full_queue_is_waited_for(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, out = engine.submit, io.BytesIO()
+
+    def refuse_once(*given: Any, **named: Any) -> Any:
+        engine.refusal = None if engine.submissions else QueueFullError("The queue is full.", 1)
+        return submit(*given, **named)
+
+    monkeypatch.setattr(engine, "submit", refuse_once)
     assert run(ServedModel(engine), GenerateRequest(inputs=["-"]), [b"cat"], out, "text", False) == (0, 1)
+    assert engine.submissions == 2
     assert out.getvalue().decode() == expected(engine, "cat")[0] + "\n"
-    timer.join()
 
 
 def test_no_more_lines_are_read_than_may_wait(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

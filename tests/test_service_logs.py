@@ -83,12 +83,15 @@ def test_a_reader_that_stops_reading_holds_up_no_request(monkeypatch: pytest.Mon
     assert re.findall(r"id=(\d)", stream.getvalue()) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_a_reader_that_has_gone_harms_nothing() -> None:
-    stream = io.StringIO()
+def test_a_reader_that_has_gone_harms_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    stream, logger = io.StringIO(), logging.getLogger("attendant")
     logs.configure(Settings(), stream)
     stream.close()
-    logs.log_request(logging.getLogger("attendant"), {"id": "a"})
-    logging.getLogger("attendant").warning("nobody hears this")
+    logs.log_request(logger, {"id": "a"})
+    logger.handlers[0].flush()
+    logger.warning("nobody hears this")
+    assert capsys.readouterr().err == ""  # nor what logging says of an error of its own
+    assert logger.handlers[0]._lines == []  # type: ignore[attr-defined]  # nothing is kept for it
 
 
 def test_a_line_of_json_has_the_fields() -> None:
