@@ -10,7 +10,10 @@ import pytest
 from service.http.page import DIRECTORY
 from tests.serving import Service, in_process
 
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 FILES = sorted(path.name for path in DIRECTORY.iterdir())
 PATHS = ["/", *(f"/page/{name}" for name in FILES)]
 

@@ -108,6 +108,23 @@ def test_bytes_that_make_no_character_are_shown_as_bytes(page: Page) -> None:
     assert page.module("text.js", f"m.pieces({side}).map((x) => x[1])") == ["a", "<0xE6>"]
 
 
+def test_bytes_that_are_not_explained_yet_share_their_character(page: Page) -> None:
+    page.open()
+    texts = "['a', '<0xE6>', '<0xB0>', '<0xB4>', 'b', ' ', '<0x21>', '<unk>']"
+    found = page.module("text.js", f"m.placed('a水b !', {texts}).map((x) => [x.start, x.end])")
+    assert found == [[0, 1], [1, 2], [1, 2], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5]]
+    shown = page.module(
+        "text.js", f"m.pieces({{ text: 'a水b !', tokens: m.placed('a水b !', {texts}) }}).map((x) => x[1])"
+    )
+    assert shown == ["a", "<0xE6>", "<0xB0>", "<0xB4>", "b", " ", "<0x21>", "<unk>"]
+
+
+def test_a_canvas_has_as_many_pixels_as_a_phone_draws(page: Page) -> None:
+    page.open()
+    assert page.module("heatmap.js", "m.ratioWithin(700, 700, 2)") == 2
+    assert page.module("heatmap.js", "5000 * 5000 * m.ratioWithin(5000, 5000, 2) ** 2") == pytest.approx(2**24)
+
+
 def test_a_source_that_is_too_long_is_refused_in_a_sentence(driver: Any, port: int) -> None:
     page = Page(driver, port)
     page.open(source=LONG * 3)

@@ -1,7 +1,7 @@
 // Lines between tokens of source and target that belong together.
 
 import { field, fill, h, rove, select, svg } from "./dom.js";
-import { explain, session } from "./generate.js";
+import { explain, session, stepsWanted } from "./generate.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
 import { isRightToLeft, nameOf } from "./text.js";
@@ -12,7 +12,7 @@ const FONT = "15px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
 export async function alignment(panel) {
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
-  const explained = await explain();
+  const explained = await explain(stepsWanted());
   const found = explained.alignment;
   const how = t("alignmentBy", { layer: found.layer, heads: found.heads.join(", "), method: t(found.method) });
   const methods = [["", t("methodBundle")], ["argmax", t("argmax")], ["mutual", t("mutual")]];

@@ -14,14 +14,30 @@ export class Failure extends Error {
 }
 
 export const hasKey = () => key !== "";
-export const setKey = (text) => { key = text.trim(); };
+
+export function setKey(text) {
+  if (/[^\x20-\x7e\xa0-\xff]/.test(text)) throw new Failure(t("keyLetters")); // no header has them
+  key = text.trim();
+}
+
+/** What to show of an error. */
+export const sentenceOf = (error) => (error instanceof Failure ? error.message : String(error));
 
 /** `run` is called when the service wants a key. */
 export const onKeyWanted = (run) => { wanted = run; };
 
 export async function request(path, body = null, signal = null) {
   const answer = await send(path, body, signal);
-  return path === "/metrics" ? answer.text() : answer.json();
+  return unbroken(path === "/metrics" ? answer.text() : answer.json());
+}
+
+/** What is read of an answer; a connection may end within it. */
+async function unbroken(reading) {
+  try {
+    return await reading;
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Failure(t("broken"));
+  }
 }
 
 async function send(path, body, signal) {
@@ -59,12 +75,7 @@ export async function* stream(path, body, signal) {
   let rest = "";
   let ended = false;
   for (;;) {
-    let chunk;
-    try {
-      chunk = await reader.read();
-    } catch (error) {
-      throw error.name === "AbortError" ? error : new Failure(t("broken"));
-    }
+    const chunk = await unbroken(reader.read());
     if (chunk.done) break;
     const blocks = (rest + chunk.value).split("\n\n");
     rest = blocks.pop();

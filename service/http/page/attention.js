@@ -1,7 +1,7 @@
 // Attention by layer and head: a map, all heads at a glance, and the same lit up in the texts.
 
 import { field, fill, h, percent, select } from "./dom.js";
-import { explain, session } from "./generate.js";
+import { explain, mapWanted, session } from "./generate.js";
 import { bitmap, draw, layout, paint, weights } from "./heatmap.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
@@ -9,15 +9,18 @@ import { nameOf, tokenText } from "./text.js";
 
 const KINDS = ["cross", "encoder", "decoder"];
 
-export async function attention(panel) {
+export async function attention(panel, signal) {
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
-  const explained = await explain();
-  const found = explained.attention[0];
+  const explained = await explain(mapWanted(), signal);
+  const found = withHeads(explained.attention[0]);
   const view = makeView(explained, found);
   fill(panel, controls(found), view.texts, view.readout, h("div", { class: "split" }, h("div", { class: "scroll" }, view.canvas), heads(view, found)), legend(found, explained));
   view.redraw({ row: null, column: null }, panel);
   return null;
 }
+
+/** Where heads were averaged there is none to choose. */
+const withHeads = (found) => (found.shape[1] < found.heads.length ? { ...found, heads: [] } : found);
 
 function controls(found) {
   const layers = (session.info?.bundle.sizes[state.kind === "encoder" ? "encoder_layers" : "decoder_layers"]) ?? found.layers.length;
@@ -51,6 +54,7 @@ function makeView(explained, found) {
     draw(canvas, place, rowNames, columnNames, cells, lit);
   };
   view.light = (lit) => {
+    if (lit.row === view.lit.row && lit.column === view.lit.column) return;
     view.redraw(lit);
     lightTexts(view, found);
     readout.textContent = describe(view);
@@ -133,6 +137,7 @@ function lightTexts(view, found) {
 
 /** Small maps of all heads; a click chooses one. */
 function heads(view, found) {
+  if (!found.heads.length) return null;
   const { w, rows, columns } = view;
   const cell = Math.max(1, Math.min(12, Math.floor(84 / Math.max(rows.length, columns.length))));
   const ratio = Math.min(1, 84 / Math.max(rows.length, columns.length));

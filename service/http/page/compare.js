@@ -1,23 +1,23 @@
 // Two sources, or two targets of one source, side by side.
 
-import { Failure, request } from "./api.js";
+import { request, sentenceOf } from "./api.js";
 import { fill, h, number } from "./dom.js";
 import { options, where } from "./generate.js";
 import { bitmap, draw, layout, weights } from "./heatmap.js";
 import { t } from "./i18n.js";
-import { state, update } from "./state.js";
+import { FRESH, state, update } from "./state.js";
 import { explainedText, nameOf } from "./text.js";
 
 const turns = new WeakMap(); // a column to its last request
 
-export function compare(panel) {
+export function compare(panel, signal) {
   const sides = [h("div", { class: "column" }), h("div", { class: "column" })];
-  const run = () => Promise.all([show(sides[0], state.source, state.given), show(sides[1], state.source2 || state.source, state.given2)]);
+  const run = () => Promise.all([show(sides[0], state.source, state.given, signal), show(sides[1], state.source2 || state.source, state.given2, signal)]);
   const text = (key, label) => h("label", { class: "field wide" }, h("span", { class: "label" }, label), h("input", {
-    type: "text", dir: "auto", name: key, value: state[key], spellcheck: false, on: { change: (event) => update({ [key]: event.target.value }) },
+    type: "text", dir: "auto", name: key, value: state[key], spellcheck: false, on: { change: (event) => take(event.target) },
   }));
   const form = h(
-    "form", { class: "pair", on: { submit: (event) => { event.preventDefault(); for (const input of form.querySelectorAll("input")) update({ [input.name]: input.value }); run(); } } },
+    "form", { class: "pair", on: { submit: (event) => { event.preventDefault(); form.querySelectorAll("input").forEach(take); run(); } } },
     h("div", { class: "column" }, text("source", `${t("source")} · ${t("first")}`), text("given", `${t("target")} · ${t("first")}`)),
     h("div", { class: "column" }, text("source2", `${t("source")} · ${t("second")}`), text("given2", `${t("target")} · ${t("second")}`)),
     h("div", { class: "actions" }, h("button", { class: "primary", type: "submit" }, t("compare"))),
@@ -26,18 +26,24 @@ export function compare(panel) {
   if (state.source && (state.source2 || state.given || state.given2)) run();
 }
 
+/** What was typed; with another source the output is another too. */
+function take({ name, value }) {
+  const isOther = name === "source" && value !== state.source;
+  update({ [name]: value, ...(isOther ? FRESH : {}) });
+}
+
 export function compareBody(source, target) {
   const search = target ? { ...where(), target } : options();
   return { source, ...search, attention: ["cross"], average: "both", encoding: "uint8" };
 }
 
-async function show(column, source, target) {
+async function show(column, source, target, signal) {
   if (!source) return fill(column, h("p", { class: "faint" }, t("needSource")));
   fill(column, h("p", { class: "faint" }, t("computing")));
   const turn = {};
   turns.set(column, turn);
   try {
-    const explained = await request("/v1/explain", compareBody(source, target));
+    const explained = await request("/v1/explain", compareBody(source, target), signal);
     if (turns.get(column) !== turn) return null; // asked again meanwhile
     const detail = h("p", { class: "detail", role: "status" }, t("legend"));
     const sum = explained.steps.reduce((all, step) => all + step.logprob, 0);
@@ -46,8 +52,8 @@ async function show(column, source, target) {
     fill(column, h("p", { class: "given", dir: "auto" }, explained.source.text), explainedText(explained, detail), h("p", {}, total), detail, h("div", { class: "scroll" }, canvas));
     map(canvas, explained, column.clientWidth);
   } catch (error) {
-    if (turns.get(column) !== turn) return null;
-    fill(column, h("p", { class: "error" }, error instanceof Failure ? error.message : String(error)));
+    if (turns.get(column) !== turn || error.name === "AbortError") return null;
+    fill(column, h("p", { class: "error" }, sentenceOf(error)));
   }
   return null;
 }

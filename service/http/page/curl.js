@@ -3,7 +3,7 @@
 import { hasKey } from "./api.js";
 import { find, fill, h } from "./dom.js";
 import { compareBody } from "./compare.js";
-import { explainBody, generateBody, session, wantedOf } from "./generate.js";
+import { explainBody, generateBody, mapWanted, session, stepsWanted } from "./generate.js";
 import { t } from "./i18n.js";
 import { nextBody } from "./nexttoken.js";
 import { state } from "./state.js";
@@ -23,7 +23,8 @@ function command(path, body) {
 export function commands() {
   const found = [command("/v1/generate", generateBody())];
   if (state.tab === "next") found.push(command("/v1/next-token", nextBody()));
-  if (["attention", "alignment"].includes(state.tab)) found.push(command("/v1/explain", explainBody(wantedOf())));
+  if (state.tab === "attention") found.push(command("/v1/explain", explainBody(mapWanted())));
+  if (state.tab === "alignment") found.push(command("/v1/explain", explainBody(stepsWanted())));
   if (state.tab === "beam") found.push(command("/v1/explain", treeBody()));
   if (state.tab === "compare") {
     found.push(command("/v1/explain", compareBody(state.source, state.given)), command("/v1/explain", compareBody(state.source2 || state.source, state.given2)));

@@ -1,18 +1,23 @@
 // Type, and see the output stream; then what the search found.
 
-import { Failure, request, stream } from "./api.js";
+import { request, sentenceOf, stream } from "./api.js";
 import { fill, find, h, keepFocus, number } from "./dom.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
 import { explainedText, plainText, tint } from "./text.js";
 
-let running = null; // aborts the request under way
-export const session = { answer: null, explained: null, kinds: new Map(), info: null, model: null, tree: null, failure: null };
+const KEPT = 24; // explanations
+const SPOKEN = 200; // characters that a screen reader is given of the output
+const NEAR = 40; // pixels above the newest token, from where it is still followed
+let control = new AbortController(); // aborts what was asked for the output
+let isBusy = false;
+const NOTHING = { answer: null, explained: null, tree: null, next: null, failure: null };
+export const session = { ...NOTHING, kinds: new Map(), models: [], model: null, info: null };
 
 /** The options of the search, as the service takes them. */
 export function options() {
   const found = { ...where() };
-  if (state.mode === "greedy" && session.info?.defaults?.beam_size > 1) found.beam_size = 1; // the model's own default is more
+  if (state.mode === "greedy") found.beam_size = 1; // the model's own default may be more
   if (state.mode === "beam") Object.assign(found, { beam_size: state.beam, length_penalty: state.penalty });
   if (state.mode === "sample") {
     Object.assign(found, { temperature: state.temperature, seed: state.seed });
@@ -22,7 +27,7 @@ export function options() {
   return found;
 }
 
-const hypotheses = () => ({ greedy: 1, beam: Math.min(state.count, state.beam), sample: state.samples })[state.mode] ?? 1;
+const hypotheses = () => ({ greedy: 1, beam: Math.min(state.count, state.beam), sample: state.samples })[state.mode];
 
 /** The model and its languages, where they are chosen. */
 export function where() {
@@ -43,61 +48,67 @@ export function explainBody(more = {}) {
 /** Run the search, then explain it; `done` redraws what depends on it. */
 export async function generate(done) {
   stop();
-  Object.assign(session, { answer: null, explained: null });
-  session.tree = null;
-  session.failure = null;
+  Object.assign(session, NOTHING);
   session.kinds.clear();
   showError(null);
+  speak("");
   if (!state.source) {
-    fill(find("#result"), h("p", { class: "faint" }, t("nothing")));
+    fill(find("#result"), h("p", { class: "faint", data: { t: "nothing" } }, t("nothing")));
     done();
     return;
   }
   if (state.mode === "sample" && state.seed === null) update({ seed: Math.floor(Math.random() * 2 ** 31) });
-  const control = (running = new AbortController());
-  label("stop");
+  const { signal } = control;
+  setBusy(true);
   try {
-    await streamed(control.signal);
+    await streamed(signal);
     drawResult(done);
-    await explainOutput(control.signal);
-    if (control.signal.aborted) return;
-    drawResult(); // parts ask for the explanation themselves
+    speak(session.answer.outputs[0].hypotheses[0].text || t("empty"));
+    if (await explainOutput()) drawResult(); // parts ask for the explanation themselves
   } catch (error) {
-    if (error.name === "AbortError" || control.signal.aborted) return;
+    if (error.name === "AbortError" || signal.aborted) return;
     showError(error);
     done();
   } finally {
-    if (running === control) {
-      running = null;
-      label("generate");
-    }
+    if (!signal.aborted) setBusy(false);
   }
 }
 
-/** Without it the output lacks entropies and alternatives, and says why. */
-async function explainOutput(signal) {
+/** Ask for the steps of the hypothesis that is shown, if it still is when they come. Without them the output says why. */
+async function explainOutput() {
+  const { answer } = session;
+  const { target } = state;
+  const { signal } = control;
+  const found = { explained: null, failure: null };
   try {
-    await explain(signal);
+    found.explained = await explain(stepsWanted());
   } catch (error) {
-    if (signal.aborted || !(error instanceof Failure) || error.status === 0) throw error;
-    session.failure = error.message;
+    if (signal.aborted || !error.status) throw error;
+    found.failure = error.message;
   }
+  const isShown = session.answer === answer && same(state.target, target);
+  if (isShown) Object.assign(session, found);
+  return isShown;
 }
 
 export function stop() {
-  running?.abort();
-  const was = running !== null;
-  running = null;
-  if (was) label("generate");
-  return was;
+  control.abort();
+  control = new AbortController();
+  setBusy(false);
 }
 
-export const isRunning = () => running !== null;
+export const isRunning = () => isBusy;
 
-/** What the button does; it keeps that when the page is translated. */
-function label(name) {
-  find("#go").dataset.t = name;
-  find("#go").textContent = t(name);
+function setBusy(is) {
+  isBusy = is;
+  if (!is && document.activeElement === find("#stop")) find("#go").focus();
+  find("#stop").hidden = !is;
+  find("#output").setAttribute("aria-busy", String(is));
+}
+
+/** For screen readers: once, not with every token. */
+function speak(text) {
+  find("#spoken").textContent = Array.from(text).slice(0, SPOKEN).join("");
 }
 
 async function streamed(signal) {
@@ -112,7 +123,9 @@ async function streamed(signal) {
         first ??= performance.now() - began;
         const token = h("span", { class: "token" }, data.text);
         tint(token, Math.exp(data.logprob));
+        const isFollowed = text.scrollHeight - text.scrollTop - text.clientHeight < NEAR;
         text.append(token);
+        if (isFollowed) text.scrollTop = text.scrollHeight;
       } else {
         session.answer = { ...data, first: first ?? performance.now() - began, all: performance.now() - began };
       }
@@ -127,34 +140,37 @@ async function* whole(signal) {
   yield ["done", await request("/v1/generate", generateBody(), signal)];
 }
 
-/** What is asked of an explanation; a long text's layers one at a time. */
-export function wantedOf() {
-  const { source_tokens: s, target_tokens: n } = session.answer?.usage ?? { source_tokens: 0, target_tokens: 0 };
-  const sizes = session.info?.bundle.sizes ?? { heads: 8, encoder_layers: 6, decoder_layers: 6 };
-  const layers = state.kind === "encoder" ? sizes.encoder_layers : sizes.decoder_layers;
-  const rows = state.kind === "encoder" ? s + 1 : n + 1;
-  const columns = state.kind === "decoder" ? n + 1 : s + 1;
-  const fits = layers * sizes.heads * rows * columns <= (session.info?.limits.max_explain_values ?? 1e6);
-  const wanted = { attention: [state.kind] };
-  if (!fits) wanted.layers = [Math.min(state.layer, layers - 1)];
-  if (state.align) wanted.alignment_method = state.align;
+/** What is asked of an explanation for the output and the alignment: no weights, which may be too many. */
+export const stepsWanted = () => ({ attention: [], ...aligned() });
+
+/** And for the maps: a long text's layers one at a time, a very long one's with their heads averaged. */
+export function mapWanted() {
+  const { tokens } = session.answer?.outputs[0].hypotheses[0] ?? { tokens: [] };
+  const { heads, encoder_layers, decoder_layers } = session.info?.bundle.sizes ?? { heads: 8, encoder_layers: 6, decoder_layers: 6 };
+  const source = (session.answer?.usage.source_tokens ?? 0) + 1;
+  const target = (state.target ?? tokens).length + 1;
+  const [layers, values] = { encoder: [encoder_layers, source * source], decoder: [decoder_layers, target * target], cross: [decoder_layers, target * source] }[state.kind];
+  const most = session.info?.limits.max_explain_values ?? 1e6;
+  const wanted = { attention: [state.kind], ...aligned() };
+  if (layers * heads * values > most) wanted.layers = [Math.min(state.layer, layers - 1)];
+  if (heads * values > most) wanted.average = "heads";
   return wanted;
 }
 
-/** What one kind of attention needs is asked for once. */
-export async function explain(signal = null) {
-  if (!session.answer) return null;
-  const name = JSON.stringify([wantedOf(), state.target]);
-  if (!session.kinds.has(name)) {
-    const asked = request("/v1/explain", explainBody({ ...wantedOf(), encoding: "uint8" }), signal);
-    session.kinds.set(name, asked);
-    asked.catch(() => session.kinds.delete(name));
-  }
-  const { answer } = session;
-  const { target } = state;
-  const explained = await session.kinds.get(name);
-  if (session.answer === answer && same(state.target, target)) session.explained = explained; // else it is of another
-  return explained;
+const aligned = () => (state.align ? { alignment_method: state.align } : {});
+
+/** The explanation with what is wanted, asked for once. It is aborted with the output, or with the part that asks. */
+export function explain(wanted, signal = control.signal) {
+  const body = explainBody({ ...wanted, encoding: "uint8" });
+  const name = JSON.stringify(body);
+  if (session.kinds.has(name)) return session.kinds.get(name);
+  const asked = request("/v1/explain", body, signal);
+  const forget = () => { if (session.kinds.get(name) === asked) session.kinds.delete(name); };
+  signal.addEventListener("abort", forget);
+  asked.then(() => signal.removeEventListener("abort", forget), forget);
+  session.kinds.set(name, asked);
+  if (session.kinds.size > KEPT) session.kinds.delete(session.kinds.keys().next().value);
+  return asked;
 }
 
 /** The output with its details and hypotheses. */
@@ -189,23 +205,21 @@ function list(found, chosen) {
 /** Explain the hypothesis that was chosen. */
 export async function explainChosen(done) {
   const { answer } = session;
-  const { target } = state;
-  let failed = null;
   session.explained = null; // that of another hypothesis
   try {
-    await explain();
+    if (!(await explainOutput())) return; // another was chosen meanwhile
+    showError(null);
   } catch (error) {
-    failed = error;
+    if (error.name === "AbortError" || session.answer !== answer) return;
+    showError(error);
   }
-  if (session.answer !== answer || !same(state.target, target)) return; // another was chosen meanwhile
-  showError(failed);
   drawResult(done);
 }
 
 export function showError(error) {
   const place = find("#error");
   place.hidden = error === null;
-  place.textContent = error === null ? "" : error instanceof Failure ? error.message : String(error);
+  place.textContent = error === null ? "" : sentenceOf(error);
 }
 
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);

@@ -5,6 +5,7 @@ import { css, h } from "./dom.js";
 const LARGEST_CELL = 38;
 const SMALLEST_CELL = 7;
 const MOST_LABEL = 90; // pixels
+const MOST_PIXELS = 2 ** 24; // of a canvas: beyond, Safari on a phone leaves it blank
 const FONT = "12px ui-monospace, 'Cascadia Mono', 'DejaVu Sans Mono', Menlo, Consolas, 'Noto Sans Mono CJK SC', monospace";
 
 /** Bytes of base64 as weights: 255 is 1. `at(layer, head, row, column)`, and the mean over heads with head -1. */
@@ -41,13 +42,17 @@ export function layout(rowNames, columnNames, width) {
   return { left, top, cell, isTurned, width: left + cell * columnNames.length + 1, height: top + cell * rowNames.length + 1 };
 }
 
+/** Pixels of a canvas for each of the page: `most`, or as many as it can have. */
+export const ratioWithin = (width, height, most) => Math.min(most, Math.sqrt(MOST_PIXELS / (width * height)));
+
 /** Draw a bitmap of weights with the labels; `lit` is {row, column}, either of which may be null. */
 export function draw(canvas, place, rowNames, columnNames, cells, lit) {
   const { left, top, cell, width, height } = place;
-  const ratio = Math.min(window.devicePixelRatio || 1, 2);
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
+  const ratio = ratioWithin(width, height, Math.min(window.devicePixelRatio || 1, 2));
+  const [across, down] = [Math.floor(width * ratio), Math.floor(height * ratio)];
+  if (canvas.width !== across || canvas.height !== down) {
+    canvas.width = across;
+    canvas.height = down;
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
   }
@@ -93,17 +98,18 @@ export function paint(context, left, top, cell, cells) {
 function labels(context, { left, top, cell, isTurned }, rowNames, columnNames, lit) {
   context.font = FONT;
   context.textBaseline = "middle";
+  const [ink, accent] = [css("--ink"), css("--accent")];
   const every = Math.max(1, Math.ceil(13 / cell)); // labels that would overlap are left out
   const isShown = (i, at) => i === at || (i % every === 0 && (at === null || Math.abs(i - at) >= every));
   rowNames.forEach((name, row) => {
     if (!isShown(row, lit.row)) return;
-    context.fillStyle = row === lit.row ? css("--accent") : css("--ink");
+    context.fillStyle = row === lit.row ? accent : ink;
     context.textAlign = "right";
     context.fillText(shorten(context, name, MOST_LABEL), left - 6, top + (row + 0.5) * cell);
   });
   columnNames.forEach((name, column) => {
     if (!isShown(column, lit.column)) return;
-    context.fillStyle = column === lit.column ? css("--accent") : css("--ink");
+    context.fillStyle = column === lit.column ? accent : ink;
     const x = left + (column + 0.5) * cell;
     context.save();
     context.translate(x, top - 6);

@@ -78,6 +78,8 @@ const WORDS = {
   broken: ["The connection ended before the answer was complete.", "回答尚未完整，连接已断开。"],
   status: ["The server answered with status {status}.", "服务器返回状态 {status}。"],
   again: ["Try again in {seconds} s.", "请在 {seconds} 秒后重试。"],
+  keyLetters: ["This key has letters that a request cannot carry. Type another one above.", "此密钥含有请求无法携带的字符，请重新输入。"],
+  unknownChoice: ["The link names {names}, which this service does not have: its default is used instead.", "此服务没有链接所指定的 {names}，已改用默认值。"],
   computing: ["Computing…", "计算中……"], api: ["API", "API"],
 };
 

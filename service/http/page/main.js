@@ -1,9 +1,10 @@
 // The page: controls, parts and the address, joined.
 
-import { Failure, onKeyWanted, request, setKey } from "./api.js";
+import { onKeyWanted, sentenceOf, setKey } from "./api.js";
 import { alignment } from "./alignment.js";
 import { attention } from "./attention.js";
 import { compare } from "./compare.js";
+import { connect, dropUnknown, isStillServed, languages, notice, wantedModel } from "./connect.js";
 import { copyText, showCurl } from "./curl.js";
 import { field, fill, find, h, keepFocus, select } from "./dom.js";
 import { drawResult, explainChosen, generate, isRunning, session, showError, stop } from "./generate.js";
@@ -11,30 +12,32 @@ import { LANGUAGES, language, t, translate } from "./i18n.js";
 import { model } from "./model.js";
 import { nextToken } from "./nexttoken.js";
 import { saveHtml, savePng } from "./save.js";
-import { onChange, readLink, state, update } from "./state.js";
-import { setSpecial } from "./text.js";
+import { DEFAULTS, FRESH, link, onChange, readLink, state, update } from "./state.js";
 import { tree } from "./tree.js";
 
 const PARTS = { next: nextToken, attention, alignment, beam: tree, compare, model };
 const RUNS = ["mode", "beam", "count", "samples", "penalty", "temperature", "topp", "seed", "model", "from", "to"];
 const AGAIN = 2000; // ms
-let examples = [];
-let turns = 0;
+const DRAWN = ["lang", "theme", "tab", "model", "from", "to", "walk", "done", "kind", "layer", "head", "align"]; // in the part that is open
+let drawing = new AbortController(); // aborts what the part that is open has asked for
 
 async function drawPart() {
+  drawing.abort();
+  drawing = new AbortController();
+  const { signal } = drawing;
   const panel = find("#panel");
-  const tab = state.tab in PARTS ? state.tab : "next";
-  panel.setAttribute("aria-labelledby", `tab-${tab}`);
+  panel.setAttribute("aria-labelledby", `tab-${state.tab}`);
   const place = h("div", {});
-  const turn = (turns += 1);
   panel.append(place);
+  let isKept = true;
   try {
-    await PARTS[tab](place);
+    await PARTS[state.tab](place, signal);
   } catch (error) {
-    if (error.name !== "AbortError") fill(place, h("p", { class: "error", role: "alert" }, error instanceof Failure ? error.message : String(error)));
+    isKept = error.name !== "AbortError";
+    fill(place, h("p", { class: "error", role: "alert" }, sentenceOf(error)));
   }
-  if (turn === turns) keepFocus(panel, () => { for (const other of [...panel.children]) if (other !== place) other.remove(); });
-  else place.remove(); // another part was opened meanwhile
+  if (isKept && !signal.aborted) keepFocus(panel, () => { for (const other of [...panel.children]) if (other !== place) other.remove(); });
+  else place.remove(); // what was there stays
 }
 
 function drawTabs() {
@@ -57,23 +60,31 @@ function moveTab(event) {
 }
 
 function drawOptions() {
-  const set = (key, change = Number) => (event) => update({ [key]: event.target.value === "" ? null : change(event.target.value) });
-  const amount = (key, label, min, max, step) => field(t(label), h("input", { type: "number", name: key, min, max, step, value: state[key] ?? "", placeholder: t("anySeed"), on: { change: set(key) } }));
-  const modes = h("div", { class: "segments", role: "radiogroup", "aria-label": t("mode") }, ["greedy", "beam", "sample"].map((mode) => h("label", {}, h("input", { type: "radio", name: "mode", value: mode, checked: state.mode === mode, on: { change: () => update({ mode }) } }), h("span", {}, t(mode)))));
+  const amount = (key, label, min, max, step) => field(t(label), h("input", { type: "number", name: key, min, max, step, value: state[key] ?? "", placeholder: key === "seed" ? t("anySeed") : "", on: { change: setAmount } }));
+  const modes = h("div", { class: "segments", role: "radiogroup", "aria-labelledby": "mode-name" }, ["greedy", "beam", "sample"].map((mode) => h("label", {}, h("input", { type: "radio", name: "mode", value: mode, checked: state.mode === mode, on: { change: () => update({ mode }) } }), h("span", {}, t(mode)))));
+  const search = h("div", { class: "field" }, h("span", { class: "label", id: "mode-name" }, t("mode")), modes);
+  const { max_beam_size: widest, max_rows: rows } = session.info?.limits ?? { max_beam_size: 32, max_rows: 32 };
+  const most = Math.min(widest, rows);
   const byMode = {
     greedy: [],
-    beam: [amount("beam", "beamSize", 1, 32, 1), amount("count", "count", 1, 32, 1), amount("penalty", "penalty", 0, 10, 0.1)],
-    sample: [amount("temperature", "temperature", 0.1, 5, 0.1), amount("topp", "topp", 0.05, 1, 0.05), amount("samples", "samples", 1, 32, 1), amount("seed", "seed", 0, null, 1)],
+    beam: [amount("beam", "beamSize", 1, most, 1), amount("count", "count", 1, most, 1), amount("penalty", "penalty", 0, 10, 0.1)],
+    sample: [amount("temperature", "temperature", 0.1, 5, 0.1), amount("topp", "topp", 0.05, 1, 0.05), amount("samples", "samples", 1, most, 1), amount("seed", "seed", 0, null, 1)],
   };
-  keepFocus(find("#options"), () => fill(find("#options"), field(t("mode"), modes), byMode[state.mode] ?? [], choices()));
+  keepFocus(find("#options"), () => fill(find("#options"), search, byMode[state.mode], choices()));
+}
+
+/** A number was typed; none is as by default. */
+function setAmount({ target: input }) {
+  update({ [input.name]: input.value === "" ? DEFAULTS[input.name] : Number(input.value) });
+  input.value = state[input.name] ?? "";
 }
 
 /** The model and its languages, where there is a choice. */
 function choices() {
   const found = [];
-  const codes = session.info?.languages ?? { source: [], target: [] };
+  const codes = languages();
   const pick = (key, list, byDefault) => field(t(key), select([["", byDefault ?? "–"], ...list.map((code) => [code, code])], state[key] ?? "", (value) => update({ [key]: value || null })));
-  if (session.models?.length > 1) found.push(field(t("model"), select(session.models.map(({ id }) => [id, id]), state.model ?? session.info?.model, (id) => update({ model: id, from: null, to: null }))));
+  if (session.models.length > 1) found.push(field(t("model"), select(session.models.map(({ id }) => [id, id]), state.model ?? session.model, (id) => update({ model: id, from: null, to: null, walk: [], done: 0 }))));
   if (codes.source.length) found.push(pick("from", codes.source, codes.default_source));
   if (codes.target.length) found.push(pick("to", codes.target, codes.default_target));
   return found;
@@ -85,22 +96,18 @@ function drawShell() {
   if (!state.theme) delete document.documentElement.dataset.theme;
   find("#language").textContent = LANGUAGES.find(([code]) => code !== language())[1];
   find("#theme").textContent = t(isDark() ? "light" : "dark");
-  const isChosen = state.tab in PARTS;
-  if (!isChosen) update({ tab: "next" });
   drawTabs();
   drawOptions();
-  const chips = examples.map((text) => h("button", { type: "button", class: "chip", dir: "auto", on: { click: () => ask(text) } }, text));
+  const chips = (session.info?.examples ?? []).map((text) => h("button", { type: "button", class: "chip", dir: "auto", on: { click: () => ask(text) } }, text));
   fill(find("#examples"), chips.length ? [h("span", { class: "label" }, t("examples")), chips] : []);
-  if (!session.answer && find("#error").hidden) fill(find("#result"), h("p", { class: "faint" }, t("nothing")));
 }
 
 const isDark = () => (state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
 
-const fresh = { target: null, walk: [], done: 0, step: null };
-
 function ask(text) {
   find("#source").value = text;
-  update({ source: text, ...fresh }, false);
+  update({ source: text, ...FRESH }, false);
+  notice(null);
   run();
 }
 
@@ -109,58 +116,38 @@ async function changed(keys) {
   const has = (...names) => names.some((name) => keys.has(name));
   if (has("lang", "theme", "tab", "mode", "model", "from", "to")) drawShell();
   if (has("source")) find("#source").value = state.source;
-  const seed = find("#options [name=seed]");
-  if (has("seed") && seed) seed.value = state.seed ?? "";
-  if (has("model")) await reconnect();
-  if (RUNS.some((key) => keys.has(key)) && (session.answer || isRunning())) {
+  for (const input of find("#options").querySelectorAll("input[type=number]")) if (has(input.name)) input.value = state[input.name] ?? "";
+  if (has("model") && wantedModel(session.models) !== session.model && !(await reconnect())) return;
+  if (has("model", "from", "to")) dropUnknown();
+  if (has(...RUNS) && (session.answer || isRunning() || has("source"))) {
     session.answer = null;
-    update({ target: null, step: null });
+    if (!has("target")) update({ target: null, step: null });
     run();
-  } else if (has("target") && !has("source") && session.answer) {
-    explainChosen(drawPart);
-  } else if (has("source") && state.tab === "compare") {
-    generate(() => {}); // the output is of the source that is shown
-  } else if (has("lang")) {
-    if (session.answer) drawResult(drawPart);
-    else drawPart();
-  } else if (has("tab", "walk", "done", "kind", "layer", "head", "align", "theme")) drawPart();
-}
-
-async function connect() {
-  session.models = (await request("/v1/models")).data;
-  const first = session.models.find((each) => each.default) ?? session.models[0];
-  session.model = state.model ?? (session.models.length > 1 ? first.id : null);
-  session.info = await loadedInfo();
-  examples = session.info?.examples ?? [];
-  find("#model-name").hidden = session.info === null;
-  if (session.info === null) return;
-  setSpecial(session.info.bundle.special_ids);
-  find("#model-name").textContent = `${session.info.model} · ${session.info.precision} · ${session.info.provider}`;
-}
-
-/** What is known of the model; null: it is one of several and not loaded, which a request for an answer changes. */
-async function loadedInfo() {
-  try {
-    return await request(session.model ? `/v1/info?model=${encodeURIComponent(session.model)}` : "/v1/info");
-  } catch (error) {
-    if (error.status !== 503 || session.models.length < 2) throw error;
-    return null;
-  }
+  } else if (has("source")) {
+    if (state.tab === "compare") generate(() => {}); // the output is of the source that is shown; else who changes it runs it
+  } else if (has("target") && session.answer) explainChosen(drawPart);
+  else if (has("lang") && session.answer) drawResult(drawPart);
+  else if (has(...DRAWN)) drawPart();
 }
 
 async function run() {
+  const asked = isStillServed(); // beside the run
   await generate(drawPart);
-  if (session.info !== null) return;
-  await reconnect(); // the request has loaded the model
+  if ((await asked) || !(await reconnect())) return;
   if (session.answer) drawResult(drawPart);
+  else drawPart();
 }
 
+/** Whether what is served is known now. */
 async function reconnect() {
   try {
     await connect();
     drawShell();
+    return true;
   } catch (error) {
+    Object.assign(session, { model: state.model ?? session.model, info: null }); // the next run learns it
     showError(error);
+    return false;
   }
 }
 
@@ -187,32 +174,37 @@ const saved = (run) => () => run().catch((error) => say(error.message));
 
 find("#ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (!stop()) ask(find("#source").value);
+  ask(find("#source").value);
 });
+find("#stop").addEventListener("click", stop);
 find("#source").addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return; // 229: Safari ends a composition with it
   event.preventDefault();
   ask(find("#source").value);
 });
 find("#key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  setKey(find("#key").value);
+  try {
+    setKey(find("#key").value);
+    start();
+  } catch (error) {
+    showError(error);
+  }
   find("#key").value = "";
-  start();
 });
 onKeyWanted(() => { find("#key-form").hidden = false; find("#key").focus(); });
 find(".skip").addEventListener("click", (event) => { event.preventDefault(); find("#output").focus(); }); // the address holds the state
 find("#tabs").addEventListener("keydown", moveTab);
 find("#language").addEventListener("click", () => update({ lang: language() === "zh" ? "en" : "zh" }));
 find("#theme").addEventListener("click", () => update({ theme: isDark() ? "light" : "dark" }));
-find("#link").addEventListener("click", async () => { if (await copyText(location.href)) say(t("copied")); });
+find("#link").addEventListener("click", async () => { if (await copyText(link())) say(t("copied")); });
 find("#curl").addEventListener("click", showCurl);
 find("#save-html").addEventListener("click", saved(saveHtml));
 find("#save-png").addEventListener("click", saved(savePng));
 window.addEventListener("popstate", () => {
-  const before = state.source;
+  const before = { ...state };
   readLink();
-  if (state.source !== before) run();
+  if (state.source !== before.source && RUNS.every((key) => state[key] === before[key])) run(); // else it runs by that
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawShell(); drawPart(); });
 

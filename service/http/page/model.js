@@ -1,17 +1,15 @@
 // What the model is, what computes it, and what the service does right now.
 
-import { request } from "./api.js";
-import { css, fill, find, h, number, svg } from "./dom.js";
+import { request, sentenceOf } from "./api.js";
+import { css, fill, h, number, svg } from "./dom.js";
 import { session } from "./generate.js";
 import { t } from "./i18n.js";
-import { state } from "./state.js";
 
 const EVERY = 2000; // ms between two looks at the metrics
 const KEPT = 60; // looks that the lines show
-let timer = null;
+let looks = []; // the lines go on when the part is drawn anew
 
-export async function model(panel) {
-  clearTimeout(timer);
+export async function model(panel, signal) {
   const { info } = session;
   if (!info) return null;
   const { bundle, certificate } = info;
@@ -26,7 +24,8 @@ export async function model(panel) {
     h("h3", {}, t("positions")), h("p", { class: "faint small" }, t("positionsNote")), h("div", { class: "scroll" }, canvas),
   );
   drawPositions(canvas, Math.min(bundle.sizes.max_length, 64), bundle.sizes.d_model);
-  watch(live, []);
+  if (performance.now() - looks.at(-1)?.at > 3 * EVERY) looks = [];
+  watch(live, signal);
   return null;
 }
 
@@ -42,6 +41,7 @@ function drawPositions(canvas, positions, width) {
   canvas.width = width * cell;
   canvas.height = positions * cell;
   const context = canvas.getContext("2d");
+  const [below, above] = [css("--map-high"), css("--map-other")];
   context.fillStyle = css("--map-low");
   context.fillRect(0, 0, canvas.width, canvas.height);
   for (let position = 0; position < positions; position++) {
@@ -49,7 +49,7 @@ function drawPositions(canvas, positions, width) {
       const angle = position / 10000 ** ((i - (i % 2)) / width);
       const value = i % 2 ? Math.cos(angle) : Math.sin(angle);
       context.globalAlpha = Math.abs(value);
-      context.fillStyle = value < 0 ? css("--map-high") : css("--map-other");
+      context.fillStyle = value < 0 ? below : above;
       context.fillRect(i * cell, position * cell, cell, cell);
     }
   }
@@ -60,7 +60,7 @@ function drawPositions(canvas, positions, width) {
 export function read(text) {
   const found = {};
   for (const line of text.split("\n")) {
-    const parts = /^(attendant_\w+)(\{[^}]*\})? (\S+)$/.exec(line);
+    const parts = /^(attendant_\w+)(\{.*\})? (\S+)$/.exec(line);
     if (!parts) continue;
     const isOther = parts[1].startsWith("attendant_request_seconds") && !/endpoint="\/v[12]\/(generate|next-token|score|explain|completions|chat|models\/\{name\}\/infer)/.test(parts[2]);
     if (!isOther) found[parts[1]] = (found[parts[1]] ?? 0) + Number(parts[3]);
@@ -68,18 +68,19 @@ export function read(text) {
   return found;
 }
 
-async function watch(live, looks) {
+/** Until another part is drawn. */
+async function watch(live, signal) {
   try {
-    looks.push({ at: performance.now(), ...read(await request("/metrics")) });
+    looks.push({ at: performance.now(), ...read(await request("/metrics", null, signal)) });
     if (looks.length > KEPT) looks.shift();
-    fill(live, measures(looks).map(([name, values, digits]) => tile(name, values, digits)));
+    fill(live, measures().map(([name, values, digits]) => tile(name, values, digits)));
   } catch (error) {
-    fill(live, h("p", { class: "error" }, error.message));
+    if (error.name !== "AbortError") fill(live, h("p", { class: "error" }, sentenceOf(error)));
   }
-  if (live.isConnected && state.tab === "model" && find("#panel").contains(live)) timer = setTimeout(() => watch(live, looks), EVERY);
+  if (!signal.aborted) setTimeout(() => watch(live, signal), EVERY);
 }
 
-function measures(looks) {
+function measures() {
   const rate = (name) => looks.slice(1).map((look, i) => (1000 * (look[name] - looks[i][name])) / (look.at - looks[i].at));
   const count = "attendant_request_seconds_count";
   const mean = looks.slice(1).map((look, i) => {

@@ -1,6 +1,6 @@
 // One softmax at a time: walk through the decoding by hand.
 
-import { request } from "./api.js";
+import { request, sentenceOf } from "./api.js";
 import { field, fill, h, number, percent } from "./dom.js";
 import { session, where } from "./generate.js";
 import { t } from "./i18n.js";
@@ -8,13 +8,15 @@ import { state, update } from "./state.js";
 import { nameOf } from "./text.js";
 
 const WHOLE = 5000; // vocabularies up to this many tokens are asked for whole
+const MANY = 1000; // tokens of a larger one
 const MOST_BARS = 16;
 let hasMoved = false; // by a choice here: the focus goes on with it
-let known = { name: "", answer: null };
+
+/** Unknown until the model is loaded. */
+const vocabulary = () => session.info?.bundle.sizes.target_vocab ?? Infinity;
 
 export function nextBody() {
-  const whole = (session.info?.bundle.sizes.target_vocab ?? WHOLE) <= WHOLE;
-  return { source: state.source, prefix_tokens: state.walk, top_k: whole ? 0 : 1000, ...where() };
+  return { source: state.source, prefix_tokens: state.walk, top_k: vocabulary() <= WHOLE ? 0 : MANY, ...where() };
 }
 
 /** softmax(logits / temperature) from the probabilities at temperature 1. */
@@ -36,27 +38,42 @@ export function kept(probabilities, p) {
   return probabilities.length;
 }
 
-export async function nextToken(panel) {
+export async function nextToken(panel, signal) {
+  const takesFocus = hasMoved;
+  hasMoved = false;
   if (!state.source) return fill(panel, h("p", { class: "faint" }, t("needSource")));
-  const body = nextBody();
-  const name = JSON.stringify(body);
-  const isEnded = state.done === 1;
-  if (known.name !== name && !isEnded) {
-    const answer = await request("/v1/next-token", body);
-    if (JSON.stringify(nextBody()) !== name) return null; // the state moved on meanwhile
-    known = { name, answer };
-  }
+  const step = await nextStep(signal);
+  if (signal.aborted) return null; // the state moved on meanwhile
   const bars = h("div", { class: "bars" });
   const note = h("p", { class: "faint small", role: "status" });
-  const redraw = () => drawBars(bars, note);
+  const redraw = () => { if (step.tokens) drawBars(bars, note, step); };
+  if (step.failure) fill(bars, h("p", { class: "error", role: "alert" }, step.failure));
   fill(
     panel, h("p", { class: "faint" }, t("nextIntro")), path(), sliders(redraw),
-    isEnded ? h("p", { class: "done" }, t("ended")) : [bars, note], buttons(isEnded),
+    state.done ? h("p", { class: "done" }, t("ended")) : [bars, note], buttons(step),
   );
-  if (!isEnded) redraw();
-  if (hasMoved) (bars.querySelector("button") ?? panel.querySelector(".actions button:enabled"))?.focus();
-  hasMoved = false;
+  redraw();
+  if (takesFocus) (bars.querySelector("button") ?? panel.querySelector(".actions button:enabled"))?.focus();
   return null;
+}
+
+/** The tokens to choose from, null after the end or a `failure`; `take` goes on with one of them, and only once. */
+async function nextStep(signal) {
+  const name = JSON.stringify(nextBody());
+  const isHere = () => state.done === 0 && JSON.stringify(nextBody()) === name;
+  const take = (token) => {
+    if (!isHere()) return; // a second click
+    if (token.id === session.info?.bundle.special_ids.eos) go(state.walk, 1);
+    else go([...state.walk, token.token]);
+  };
+  if (!isHere()) return { tokens: null, take };
+  try {
+    if (session.next?.name !== name) session.next = { name, answer: await request("/v1/next-token", nextBody(), signal) };
+    return { tokens: session.next.answer.tokens, take };
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return { tokens: null, failure: sentenceOf(error), take };
+  }
 }
 
 function path() {
@@ -87,8 +104,7 @@ function sliders(redraw) {
   return h("div", { class: "options" }, slider("t", "temperature", 0.1, 3, 0.05), slider("p", "topp", 0.05, 1, 0.01));
 }
 
-function drawBars(bars, note) {
-  const { tokens } = known.answer;
+function drawBars(bars, note, { tokens, take }) {
   const probabilities = reheat(tokens, state.t);
   const count = kept(probabilities, state.p);
   const most = probabilities[0];
@@ -96,7 +112,7 @@ function drawBars(bars, note) {
   const shown = Math.min(tokens.length, MOST_BARS);
   for (let i = 0; i < shown; i++) {
     if (i === count) rows.push(cutLine(count, tokens.length));
-    rows.push(bar(tokens[i], probabilities[i], probabilities[i] / most, i < count));
+    rows.push(bar(tokens[i], probabilities[i], probabilities[i] / most, i < count, take));
   }
   if (count === shown) rows.push(cutLine(count, tokens.length));
   if (tokens.length > shown) {
@@ -106,24 +122,18 @@ function drawBars(bars, note) {
   }
   fill(bars, rows);
   const entropy = -probabilities.reduce((sum, p) => sum + (p > 0 ? p * Math.log(p) : 0), 0);
-  const isWhole = tokens.length >= (session.info?.bundle.sizes.target_vocab ?? 0);
   const parts = [t("entropy", { h: number(entropy), t: number(state.t) })];
-  if (!isWhole) parts.push(t("tail", { n: tokens.length }));
+  if (tokens.length < vocabulary()) parts.push(t("tail", { n: tokens.length }));
   note.textContent = parts.join(" · ");
 }
 
 const cutLine = (n, all) => h("div", { class: "cut" }, h("span", {}, t("cut", { p: number(state.p), n, all })));
 
-function bar(token, probability, share, isKept) {
+function bar(token, probability, share, isKept, take) {
   shownAs.set(token.token, token.text);
   return h("button", {
     type: "button", class: isKept ? "bar" : "bar out", vars: { "--share": share.toFixed(4) }, on: { click: () => take(token) },
   }, h("bdi", { class: "name" }, nameOf(token) || " "), h("span", { class: "track" }, h("span", { class: "fill" })), h("span", { class: "value" }, percent(probability)));
-}
-
-function take(token) {
-  if (token.id === session.info?.bundle.special_ids.eos) go(state.walk, 1);
-  else go([...state.walk, token.token]);
 }
 
 function go(walk, done = 0) {
@@ -131,23 +141,23 @@ function go(walk, done = 0) {
   update({ walk, done }, false);
 }
 
-function buttons(isEnded) {
+function buttons({ tokens, take }) {
   const act = (label, run, isOff) => h("button", { type: "button", disabled: isOff, on: { click: run } }, t(label));
   return h(
     "div", { class: "actions" },
-    act("takeBest", () => take(known.answer.tokens[0]), isEnded), act("draw", () => take(drawn()), isEnded),
-    act("back", () => go(isEnded ? state.walk : state.walk.slice(0, -1)), !state.walk.length && !isEnded), act("restart", () => go([]), !state.walk.length),
+    act("takeBest", () => take(tokens[0]), !tokens), act("draw", () => take(drawn(tokens)), !tokens),
+    act("back", () => go(state.done ? state.walk : state.walk.slice(0, -1)), !state.walk.length && !state.done), act("restart", () => go([]), !state.walk.length),
   );
 }
 
 /** A token at random, by the distribution that the sliders leave. */
-function drawn() {
-  const probabilities = reheat(known.answer.tokens, state.t);
+function drawn(tokens) {
+  const probabilities = reheat(tokens, state.t);
   const count = kept(probabilities, state.p);
   let x = Math.random() * probabilities.slice(0, count).reduce((a, b) => a + b, 0);
   for (let i = 0; i < count; i++) {
     x -= probabilities[i];
-    if (x <= 0) return known.answer.tokens[i];
+    if (x <= 0) return tokens[i];
   }
-  return known.answer.tokens[0];
+  return tokens[0];
 }

@@ -1,7 +1,8 @@
 // The view that is open, as one HTML file or as a PNG.
 
 import { css, find, h } from "./dom.js";
-import { state } from "./state.js";
+import { ratioWithin } from "./heatmap.js";
+import { link, state } from "./state.js";
 import { t } from "./i18n.js";
 
 const PARTS = ["#output", "#views"];
@@ -51,11 +52,11 @@ export async function saveHtml() {
   const page = document.implementation.createHTMLDocument("Attendant");
   page.documentElement.dataset.theme = theme();
   page.documentElement.lang = document.documentElement.lang;
-  page.body.append(page.importNode(copy(), true), Object.assign(page.createElement("p"), { className: "faint small", textContent: location.href }));
+  page.body.append(page.importNode(copy(), true), Object.assign(page.createElement("p"), { className: "faint small", textContent: link() }));
   // As text, since the policy of this page has no inline style, not even in another document.
   const head = `<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${POLICY}"><style>${await styles()}</style>`;
-  const [before, after] = page.documentElement.outerHTML.split("<head>");
-  download(fileName("html"), new Blob([`<!doctype html>\n${before}<head>${head}${after}`], { type: "text/html" }));
+  const html = page.documentElement.outerHTML.replace("<head>", () => `<head>${head}`); // only the first one
+  download(fileName("html"), new Blob([`<!doctype html>\n${html}`], { type: "text/html" }));
 }
 
 /** How high it is, laid out where nobody sees it. */
@@ -83,9 +84,10 @@ export async function savePng() {
   });
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await loaded;
-  const canvas = h("canvas", { width: width * 2, height: height * 2 });
+  const ratio = ratioWithin(width, height, 2);
+  const canvas = h("canvas", { width: Math.floor(width * ratio), height: Math.floor(height * ratio) });
   const context = canvas.getContext("2d");
-  context.scale(2, 2);
+  context.scale(ratio, ratio);
   context.fillStyle = css("--paper");
   context.fillRect(0, 0, width, height);
   context.drawImage(image, 0, 0);

@@ -12,18 +12,34 @@ export const DEFAULTS = {
   lang: null, theme: null,
 };
 
+/** What a new source begins with. */
+export const FRESH = { target: null, walk: [], done: 0, step: null };
+
+const WAIT = 300; // ms: browsers refuse an address that changes with every move of a slider
 const listeners = [];
+let waiting = null; // the timer of an address that is not written yet
 export const state = { ...DEFAULTS };
 
 /** Change some of it; the address follows, and listeners are told which keys changed. */
 export function update(changes, replace = true) {
   const keys = Object.keys(changes).filter((key) => !same(state[key], changes[key]));
   if (!keys.length) return;
+  if (!replace && waiting !== null) write("replaceState"); // what Back leads to
   Object.assign(state, changes);
-  const address = link();
-  if (replace) history.replaceState(null, "", address);
-  else history.pushState(null, "", address);
+  if (!replace) write("pushState");
+  else {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => write("replaceState"), WAIT);
+  }
   for (const listener of listeners) listener(new Set(keys));
+}
+
+function write(how) {
+  clearTimeout(waiting);
+  waiting = null;
+  try {
+    history[how](null, "", link());
+  } catch { /* too often for this browser, or too long: the next change writes it */ }
 }
 
 export const onChange = (listener) => listeners.push(listener);
@@ -34,22 +50,29 @@ export function link() {
   for (const [key, value] of Object.entries(state)) {
     if (!same(value, DEFAULTS[key])) parts.set(key, typeof value === "string" ? value : JSON.stringify(value));
   }
-  return `${location.pathname}#${parts}`;
+  return `${location.origin}${location.pathname}#${parts}`;
 }
 
 /** Read the address; what cannot be read is as by default. */
 export function readLink() {
+  clearTimeout(waiting); // it was that of another entry of the history
+  waiting = null;
   const parts = new URLSearchParams(location.hash.slice(1));
   const found = {};
   for (const [key, value] of Object.entries(DEFAULTS)) found[key] = parts.has(key) ? parse(key, parts.get(key)) : value;
   update(found);
 }
 
-const TEXTS = new Set(["source", "mode", "tab", "kind", "align", "source2", "given", "given2", "lang", "theme", "model", "from", "to"]);
+const CHOICES = {
+  mode: ["greedy", "beam", "sample"], tab: ["next", "attention", "alignment", "beam", "compare", "model"],
+  kind: ["cross", "encoder", "decoder"], align: ["argmax", "mutual"], lang: ["en", "zh"], theme: ["light", "dark"],
+};
+const TEXTS = new Set(["source", "source2", "given", "given2", "model", "from", "to"]);
 const TOKENS = new Set(["walk", "target"]);
 
 function parse(key, text) {
   if (TEXTS.has(key)) return text;
+  if (Object.hasOwn(CHOICES, key)) return CHOICES[key].includes(text) ? text : DEFAULTS[key];
   try {
     const value = JSON.parse(text);
     const isRight = TOKENS.has(key)

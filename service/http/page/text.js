@@ -29,7 +29,7 @@ const MOST_ENTROPY = 3; // nats: the line is as long as the token from there on
 
 const REPLACEMENT = "\ufffd"; // what a text has for bytes that are no character
 
-/** Pieces of a text: [token index or null, what is shown]. Tokens that have a part of a character are shown by their bytes. */
+/** Pieces of a text: [token index or null, what is shown, whether it is no text]. Tokens that have a part of a character are shown by their bytes. */
 export function pieces({ text, tokens }) {
   const characters = Array.from(text);
   const found = [];
@@ -83,20 +83,35 @@ export function explainedText(explained, detail) {
 /** A hypothesis as generate answers it, before it is explained. */
 export function plainText(hypothesis, detail) {
   const texts = hypothesis.token_texts ?? hypothesis.tokens;
-  const places = [];
-  const characters = Array.from(hypothesis.text);
-  let at = 0;
-  for (const text of texts) {
-    const token = Array.from(text.trim());
-    const start = indexOf(characters, token, at);
-    places.push(start < 0 || !token.length ? { text, start: null, end: null } : { text, start, end: start + token.length });
-    if (start >= 0) at = start + token.length;
-  }
-  return tokenText({ text: hypothesis.text, tokens: places }, (span, i) => {
+  return tokenText({ text: hypothesis.text, tokens: placed(hypothesis.text, texts) }, (span, i) => {
     const p = Math.exp(hypothesis.logprobs[i]);
     tint(span, p);
     describe(span, t("tokenBrief", { token: texts[i], p: percent(p) }), detail);
   }, "tokens large");
+}
+
+/** Tokens with their places in the text; those that are not found, as bytes are not, share what is between the others. */
+export function placed(whole, texts) {
+  const characters = Array.from(whole);
+  const tokens = texts.map((text) => ({ text, start: null, end: null }));
+  let at = 0;
+  let lost = [];
+  const share = (start, end) => {
+    if (characters.slice(start, end).join("").trim()) for (const token of lost) Object.assign(token, { start, end });
+    lost = [];
+  };
+  for (const token of tokens) {
+    const own = Array.from(token.text.trim() || token.text);
+    const start = own.length ? indexOf(characters, own, at) : -1;
+    if (start < 0) lost.push(token);
+    else {
+      share(at, start);
+      at = start + own.length;
+      Object.assign(token, { start, end: at });
+    }
+  }
+  share(at, characters.length);
+  return tokens;
 }
 
 function indexOf(characters, token, from) {
@@ -107,6 +122,7 @@ function indexOf(characters, token, from) {
 }
 
 function describe(span, words, detail) {
+  span.setAttribute("role", "img"); // only what has a role can have a name
   span.setAttribute("aria-label", words);
   for (const event of ["mouseenter", "focus"]) span.addEventListener(event, () => { detail.textContent = words; });
 }

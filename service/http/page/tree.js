@@ -12,12 +12,12 @@ const ROW = 34;
 const BOX = { width: 66, height: 24 };
 let timer = null;
 
-export async function tree(panel) {
+export async function tree(panel, signal) {
   stopPlaying();
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
   if (state.mode === "sample") return fill(panel, h("p", { class: "faint" }, t("noTree")));
   const { answer } = session;
-  const found = session.tree ?? (await request("/v1/explain", treeBody())).tree;
+  const found = session.tree ?? (await request("/v1/explain", treeBody(), signal)).tree;
   if (session.answer !== answer) return null; // another search was begun meanwhile
   session.tree = found;
   const steps = found ?? [];
@@ -34,6 +34,7 @@ export const treeBody = () => ({ source: state.source, ...options(), attention: 
 const upTo = (count) => Math.min(state.step ?? count, count);
 
 function stepper(count, picture, scroll) {
+  const { answer } = session;
   const label = h("output", {}, "");
   const slider = h("input", { type: "range", min: 1, max: count, step: 1, value: upTo(count), "aria-label": t("tab_beam") });
   const show = (step) => {
@@ -53,9 +54,9 @@ function stepper(count, picture, scroll) {
     let step = Number(slider.value) >= count ? 0 : Number(slider.value);
     play.textContent = t("pause");
     const next = () => {
-      step += 1;
-      move(step);
-      if (step >= count || !play.isConnected) stopPlaying(play);
+      const isGone = !play.isConnected || session.answer !== answer;
+      if (!isGone) move((step += 1));
+      if (isGone || step >= count) stopPlaying(play);
     };
     timer = setInterval(next, 700);
     next();
@@ -105,7 +106,7 @@ function draw(steps, detail) {
   const width = 44 + steps.length * COLUMN;
   const height = most * ROW + 8;
   const drawing = svg("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": t("treeLabel") }, edges, nodes);
-  return rove(drawing, ".node");
+  return rove(drawing, ".node:not(.later)");
 }
 
 function box(node, at, kind, step, detail) {
@@ -124,6 +125,9 @@ function box(node, at, kind, step, detail) {
 
 function showUpTo(picture, step) {
   for (const part of picture.querySelectorAll("[data-step]")) part.classList.toggle("later", Number(part.dataset.step) > step);
+  const hidden = picture.querySelector(".node.later[tabindex='0']");
+  hidden?.setAttribute("tabindex", -1);
+  if (hidden) picture.querySelector(".node").setAttribute("tabindex", 0);
 }
 
 function legend() {
