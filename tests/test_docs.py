@@ -20,7 +20,8 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
-TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$(DATA)", "runs/data")
+TARGETS = set(re.findall(r"^([a-z][a-z./-]*):", MAKEFILE, re.MULTILINE))
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -32,7 +33,7 @@ def code_of(page: Path) -> str:
 
 
 def targets_of(page: Path) -> set[str]:
-    return set(re.findall(r"(?:^|[;&] *|[A-Z]+=\S+ )make ([a-z][a-z-]+)", code_of(page), re.MULTILINE))
+    return set(re.findall(r"(?:^|[;&] *|[A-Z]+=\S+ )make ([a-z][a-z./-]+)", code_of(page), re.MULTILINE))
 
 
 def commands_of(page: Path) -> set[str]:

@@ -27,7 +27,7 @@ NOT_RUN = [
     ("docs/operations.md", r"(attendant serve --models|curl .*de-en)", "needs those models; tests/test_http_models.py"),
     ("docs/training.md", r"attendant (distill|train --distilled)", "needs two teachers; tests/test_model_distill.py"),
     ("docs/training.md", r"attendant train --init-from", "needs a trained model; tests/test_model_initial.py"),
-    ("model/default/README.md", r"attendant (train|release)", "trains for hours"),
+    ("model/default/README.md", r"attendant (train|distill|release)", "trains for hours"),
     ("docs/scaling.md", r"python -m bench\.", "measures for many minutes"),
     ("docs/scaling.md", r"(python -m service\.ray|curl .*ADDRESS)", "needs a cluster of Ray; make ray-check"),
 ]

@@ -98,6 +98,23 @@ def test_the_commands_of_the_run_begin_with_those_of_the_model(
     assert not recipe.changed_on_the_way(runs / "runs" / "second")
 
 
+def test_the_commands_of_a_run_can_be_given_to_a_shell(runs: Path) -> None:
+    assert attendant.main(train("with space", "--init-from=runs/first", "--set=select_ignore=it's")) == 0
+    words = shlex.split(recipe.commands(runs / "runs" / "with space")[-1])
+    assert "runs/with space" in words
+    assert "select_ignore=it's" in words
+
+
+def test_another_schedule_has_its_own_default_rate_and_not_the_saved_one(runs: Path) -> None:
+    assert attendant.main(train("paced", "--init-from=runs/first", schedule="paper")) == 0
+    for changes, rate in (
+        ({}, 1.0),
+        ({"schedule": "cosine"}, 1e-3),
+        ({"schedule": "cosine", "learning_rate": 0.01}, 0.01),
+    ):
+        assert recipe.options_of(runs / "runs" / "paced", changes)[1].learning_rate == rate
+
+
 def test_a_run_from_a_model_whose_options_were_changed_says_so(runs: Path) -> None:
     assert attendant.main(train("changed", "--target-tokenizer=words", steps=4)) == 0
     assert attendant.main(train("changed", "--target-tokenizer=words", "--set=learning_rate=1e-4", "--resume")) == 0
@@ -171,16 +188,21 @@ def test_make_train_is_the_recipe_that_the_run_tells(
     printed = subprocess.run(make, capture_output=True, text=True, check=True).stdout.replace("\\\n", " ")
     wanted = [shlex.split(line)[1:] for line in printed.splitlines() if ".venv/bin/attendant " in line]
     wanted = [command for command in wanted if command[0] != "data"]
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "data").symlink_to(runs / "runs" / "data")
+    shutil.copytree(runs / "runs" / "data", tmp_path / "runs" / "data")
+    shutil.copy(runs / "runs" / "data" / "valid.tsv", tmp_path / "runs" / "data" / "test.tsv")
+    (tmp_path / "runs" / "data" / "words.txt").write_text("ba\ncab\n", encoding="utf-8")
+    (tmp_path / "runs" / "data" / "hypotheses.tsv").write_text("ba\t0.1\tA B\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for command in wanted:
         assert attendant.main(command) == 0
     told = [shlex.split(command)[1:] for command in recipe.commands(tmp_path / "runs" / "default")]
-    assert wanted[-1] == ["release", "runs/second", "--out", "runs/default"]
+    assert wanted[-1] == ["release", "runs/student", "--out", "runs/default"]
+    first, second, distill, student = wanted[:-1]
     assert [effective(command) for command in told] == [
-        effective(wanted[0]),
-        effective(wanted[1], inherited=tuple(shape)),
+        effective(first),
+        effective(second, inherited=tuple(shape)),
+        effective(distill),
+        effective(student, inherited=tuple(shape)),
     ]
 
 

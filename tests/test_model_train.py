@@ -359,6 +359,14 @@ def test_a_resumed_run_may_change_its_optimizer(tsv: Path, tmp_path: Path) -> No
     assert run(tsv, tmp_path / "run", resume=True, steps=16, optimizer="muon").step == 16
 
 
+def test_a_source_is_among_the_samples_with_all_of_its_targets(tmp_path: Path) -> None:
+    lines = [f"{source}\t{target}\n" for source in "abcdef" for target in ("A", "B", "C")]
+    (tmp_path / "valid.tsv").write_text("".join(lines), encoding="utf-8")
+    prepare.write_samples(tmp_path / "valid.tsv", prepare.SAMPLES * 2, tmp_path / "some.tsv")  # as if it were that long
+    kept = (tmp_path / "some.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    assert kept == [line for line in lines if line[0] in "ace"]
+
+
 def test_a_run_keeps_evenly_spaced_samples_of_its_validation_file(tsv: Path, tmp_path: Path) -> None:
     prepare.write_samples(tsv, 200, tmp_path / "all.tsv")
     assert (tmp_path / "all.tsv").read_text(encoding="utf-8") == tsv.read_text(encoding="utf-8")
