@@ -81,6 +81,7 @@ class Metrics:
         self._ready = self._gauge(
             "ready", "1 if /readyz says so: at least one model can serve, and it is not draining."
         )
+        self.connections_refused = self._counter("connections_refused", "Connections over max_connections.")
         self._memory_limit = self._gauge("memory_limit_bytes", "Memory that the process may come to hold.")
         self._build = Info("attendant_build", "The running program.", registry=self._registry)
         self._define_engine()

@@ -179,7 +179,8 @@ async def own_port(app: FastAPI, settings: Settings) -> AsyncIterator[None]:
     listening = bind_first(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     app.state.address = f"{ray.util.get_node_ip_address() if host in WILDCARDS else host}:{port}"
-    limits = ConnectionLimits(settings.max_connections, settings.header_seconds, settings.send_seconds)
+    refused = app.state.parts.metrics.connections_refused.inc
+    limits = ConnectionLimits(settings.max_connections, settings.header_seconds, settings.send_seconds, refused)
     config = uvicorn.Config(
         app, lifespan="off", http=protocol_class(limits), ws="none", log_config=None, access_log=False
     )

@@ -231,11 +231,14 @@ def test_connections_over_the_bound_are_answered_503_and_closed(tmp_path: Path) 
             answer = everything(over)
         assert answer.startswith(b"HTTP/1.1 503")
         assert error_type(answer) == "too_many_connections"
+        assert b"retry-after: 1\r\n" in answer
         with connect(server) as silent:
             assert everything(silent).startswith(b"HTTP/1.1 503")
         with connect(server) as probe:
             probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert everything(probe).startswith(b"HTTP/1.1 200")  # a kubelet must not end a process that is busy
+        kept[1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"\nattendant_connections_refused_total 3.0\n" in one_answer(kept[1])
         kept[0].sendall(WHOLE)
         assert one_answer(kept[0]).startswith(b"HTTP/1.1 200")  # the others are not disturbed
         stack.close()

@@ -13,6 +13,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class ConnectionLimits:
     max_connections: int
     header_seconds: float
     send_seconds: float
+    on_refused: Callable[[], None] = lambda: None  # for each connection over the limit
     refused: int = 0  # connections over the limit that are still open
     warned: float = float("-inf")  # when it was last logged, by time.monotonic()
 
@@ -189,6 +191,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take a connection over the limit only to answer its first data, unparsed, and to close it a little later."""
         self.transport, self._refused = transport, True
         self.limits.refused += 1
+        self.limits.on_refused()
         now = time.monotonic()
         if now - self.limits.warned >= WARNING_SECONDS:
             self.limits.warned = now
@@ -230,7 +233,8 @@ def _without_offers(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 def _response(status: int, kind: str, message: str) -> bytes:
     content = json.dumps({"error": {"type": kind, "message": message, "field": None}}).encode() + b"\n"
-    headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
+    headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(content)
+    headers += b"retry-after: 1\r\n\r\n" if status == 503 else b"\r\n"
     return STATUS_LINE[status] + headers + content
 
 

@@ -39,7 +39,8 @@ class Server(uvicorn.Server):
         self, settings: Settings, load: LoadEngine | None = None, announce: Callable[[str], None] = print
     ) -> None:
         self.app: FastAPI = create_app(settings, load=load, on_failure=self._fail)
-        limits = ConnectionLimits(settings.max_connections, settings.header_seconds, settings.send_seconds)
+        refused = self.app.state.parts.metrics.connections_refused.inc
+        limits = ConnectionLimits(settings.max_connections, settings.header_seconds, settings.send_seconds, refused)
         config = uvicorn.Config(
             self.app,
             lifespan="on",
