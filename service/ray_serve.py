@@ -24,6 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 from ray import serve
 from ray.serve.config import AutoscalingConfig, BackpressureConfig
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import logs
@@ -31,7 +32,6 @@ from service.engine.resources import MAX_ROWS, most_lanes
 from service.errors import NotFoundError, StartError
 from service.http.app import create_app
 from service.http.connection import ConnectionLimits, protocol_class
-from service.http.record import path_below_root
 from service.http.responses import JSONLine
 from service.http.server import bind
 from service.requests.content import error_content
@@ -145,7 +145,7 @@ class ProxySide:
         self.application = application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and path_below_root(scope) in OF_ONE_REPLICA:
+        if scope["type"] == "http" and get_route_path(scope) in OF_ONE_REPLICA:
             sentence = f"{scope['path']} is of one replica; `python -m service.ray_serve` lists the address of each."
             refusal = JSONLine({"error": error_content(NotFoundError(sentence))}, NotFoundError.status)
             await refusal(scope, receive, send)

@@ -20,7 +20,9 @@ from attendant_version import VERSION
 from service.http.server import LAST_BYTES_SECONDS
 from service.metrics import ENDPOINTS, MODEL_STATES, OUTCOMES, RELOAD_OUTCOMES, Metrics
 from service.settings import Settings
+from tests.children import started
 from tests.fake_engine import FakeEngine, make_bundle
+from tests.serving import PATIENCE, wait_for
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -125,6 +127,28 @@ def test_the_service_runs_with_limits_and_without_rights(service: str) -> None:
 def test_a_stop_waits_longer_than_the_service_drains() -> None:
     needed = Settings().grace_seconds + 2 * LAST_BYTES_SECONDS
     assert int(COMPOSE["services"]["attendant"]["stop_grace_period"].removesuffix("s")) > needed
+
+
+def test_a_training_that_is_stopped_gets_the_signal_and_exports_nothing(tmp_path: Path) -> None:
+    """With a program in attendant's place that notes what happens to it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "words.txt").touch()
+    stand_in = tmp_path / "attendant"
+    stand_in.write_text(
+        "#!/bin/sh\ntouch $1\n[ $1 = train ] || exit 0\n"
+        "trap 'touch checkpoint; exit 0' TERM\ntouch waiting\nwhile :; do sleep 0.1; done\n",
+        encoding="utf-8",
+    )
+    stand_in.chmod(0o755)
+    (script,) = COMPOSE["services"]["train"]["command"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = [*COMPOSE["services"]["train"]["entrypoint"], script.replace("$$", "$")]
+    with started(command, cwd=tmp_path, env=environment) as process:
+        wait_for((tmp_path / "waiting").exists)
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
+    assert (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / "export").exists()
 
 
 def test_every_image_has_a_version_and_ours_is_the_project_s() -> None:

@@ -67,6 +67,15 @@ def test_keys_and_metrics_go_by_the_path_below_a_root_path(tmp_path: Path) -> No
         assert service.registry.get_sample_value("attendant_requests_total", labels) == 1
 
 
+@pytest.mark.parametrize("path", ["/x/v1/reload", "/x//v1/reload", "/x///v1/reload", "//v1/reload", "/v1/reload"])
+@pytest.mark.parametrize("root", ["/x", "/x/", "/", ""])
+def test_no_root_path_leads_around_the_admin_key(root: str, path: str, tmp_path: Path) -> None:
+    with in_process(tmp_path, api_keys=("normal",)) as service:
+        mounted = TestClient(service.client.app, root_path=root)
+        answer = mounted.post(f"http://testserver{path}", json={}, headers={"Authorization": "Bearer normal"})
+        assert answer.status_code in (403, 404)
+
+
 def test_a_body_over_the_limit_is_refused(service: Service) -> None:
     assert "at most 4096 bytes are taken, and it has 4097 bytes" in error(post(service, b" " * 4097), 413)
 

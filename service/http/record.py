@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from starlette._utils import get_route_path  # the router's own
 from starlette.types import Scope
 
 from service.errors import ServiceError
@@ -25,7 +26,7 @@ class Record:
     def __init__(self, scope: Scope) -> None:
         self.arrival = time.monotonic()
         self.method: str = scope["method"]
-        self.path = path_below_root(scope)
+        self.path = get_route_path(scope)  # below a root path, as the router sees it: keys go by it
         self.endpoint = endpoint_of(self.path)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
@@ -51,13 +52,6 @@ class Record:
         """Count it as this error; a type that the metrics do not know counts as its parent's."""
         types = [getattr(kind, "type", "") for kind in type(error).__mro__]
         self.outcome = next(name for name in types if name in OUTCOMES)
-
-
-def path_below_root(scope: Scope) -> str:
-    """The path that is routed: without the prefix under which an outer application mounts this one."""
-    path: str = scope["path"]
-    root = scope.get("root_path", "").rstrip("/")
-    return path[len(root) :] if path.startswith(root + "/") else path
 
 
 def endpoint_of(path: str) -> str:
