@@ -8,11 +8,11 @@ RUNS ?= runs
 DATA ?= $(RUNS)/data
 SETTINGS ?=
 BIN := .venv/bin
-RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.machine import machine_facts; print(machine_facts()["kind"])')
+RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine import machine_facts; print(machine_facts()["kind"])')
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test docs-check lint format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-report bench-resident bench-train bench-waiting bench-layers bench-memory bench-kernels clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-report bench-resident bench-soak bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -21,14 +21,21 @@ help: ## this list
 	@deploy/pip_install.sh .venv . 'what serving needs (0.3 GB)'
 	@touch $@
 
-.venv/all: pyproject.toml
-	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (1.8 GB; with CUDA more)'
+.venv/all: pyproject.toml deploy/constraints.txt
+	@deploy/pip_install.sh .venv '.[train,dev]' 'all of it, with torch (1.8 GB; with CUDA more)' deploy/constraints.txt
 	@touch $@ .venv/serve
 
 # Envoy's own definitions of its configuration, apart: the package also brings files of OpenTelemetry, older than its own.
 .venv/envoy: .venv/all
 	@rm -rf $@
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $@ xds-protos==1.85.0
+
+# KServe's client, apart: it wants an older protobuf than the checks, and of what its server needs only this.
+KSERVE = kserve==0.21.0 grpcio==1.85.1 pandas==2.3.3 python-dateutil==2.9.0.post0 pytz==2026.6 psutil==5.9.8 \
+  cloudevents==1.13.0 deprecation==2.1.0 orjson==3.13.0
+.venv/kserve: .venv/all
+	@rm -rf $@
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $@ $(KSERVE)
 
 .venv/baseline: .venv/all
 	@deploy/pip_install.sh .venv '.[baseline]' 'the baseline'
@@ -41,19 +48,63 @@ install-all: .venv/all ## all of it, into .venv: training, export, the checks
 serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
 
-test: lint .venv/envoy ## every check that CI runs; nginx, the alerts and the page in Chromium are tested where they are installed (INSTALL=yes)
+test: lint .venv/envoy .venv/kserve ## every check that CI runs; nginx, the alerts and the page in Chromium are tested where they are installed (INSTALL=yes)
 	@for need in "nginx nginx-light" "promtool prometheus" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile
+	@$(MAKE) --no-print-directory test-versions
+
+# The service's tests that need no torch, onnx or clients of others.
+VERSION_TESTS = tests/service/test_settings.py tests/service/requests --ignore=tests/service/requests/test_streamed_text.py tests/service/text tests/service/commands tests/service/watch/test_logs.py \
+  tests/service/watch/test_metrics.py tests/service/http/guard tests/service/http/test_app.py tests/service/http/test_connection.py \
+  tests/service/http/test_defaults.py tests/service/http/test_inputs.py tests/service/http/test_server.py tests/service/http/test_submission.py \
+  tests/service/http/endpoints/test_native.py tests/service/http/page/test_page.py
+
+test-versions: ## the service with the lowest versions that pyproject.toml admits, and with the newest, in environments of their own
+	deploy/test_versions.sh lowest $(VERSION_TESTS)
+	deploy/test_versions.sh newest $(VERSION_TESTS)
 
 docs-check: .venv/all ## commands, programs, API fields, settings and metrics in the documentation, against the code
-	$(BIN)/python -m pytest tests/test_docs*.py tests/test_service_default_bundle.py
-	$(BIN)/python -m pytest tests/test_http_native.py tests/test_service_metrics.py tests/test_service_settings.py \
-	  tests/test_service_api.py tests/test_bench_report.py -k 'docs or documentation'
+	$(BIN)/python -m pytest tests/docs tests/service/test_default_bundle.py
+	$(BIN)/python -m pytest tests/service/http/endpoints/test_native.py tests/service/watch/test_metrics.py tests/service/test_settings.py \
+	  tests/service/test_api.py tests/bench/report/test_report.py -k 'docs or documentation'
 
-lint: .venv/all ## ruff and mypy
+# mypy does not follow the finder of an editable install: it is given the package as one directory, of symbolic links.
+.venv/src: .venv/all pyproject.toml
+	@rm -rf $@ && mkdir -p $@/attendant
+	@for each in attendant/* model export kernels service; do ln -s ../../../$$each $@/attendant/; done
+
+ruff-check: .venv/all
 	$(BIN)/ruff check .
+
+ruff-format: .venv/all
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+mypy: .venv/src
+	MYPYPATH=.venv/src $(BIN)/mypy
+
+lint: ruff-check ruff-format mypy ## ruff, mypy, and TypeScript on the page's JavaScript where npm is installed (INSTALL=yes)
+	deploy/check_page.sh
+
+kernels: .venv/serve ## compile the kernels in place, after a change in kernels/cc
+	$(BIN)/python -m attendant.kernels.compile
+
+# clang-format of Debian 12; another version may differ.
+kernels-format:
+	deploy/need.sh clang-format clang-format
+	clang-format --dry-run --Werror kernels/cc/*.cc kernels/cc/*.h kernels/tests/*.cc kernels/tests/*.h kernels/bench/*.cc
+
+kernels-check: .venv/all kernels-format ## the kernels' own tests with the compiler's sanitizers, valgrind, and for ARM64 on qemu; ten minutes
+	deploy/need.sh valgrind valgrind
+	deploy/need.sh aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
+	deploy/need.sh qemu-aarch64 qemu-user
+	$(BIN)/python -m tests.kernels.native --sanitize address undefined thread --valgrind --arm64
+
+wheel: .venv/all ## the wheel for this platform, in dist, with its manylinux tag
+	rm -rf dist
+	$(BIN)/python -m build --wheel --outdir dist
+	PATH=$(BIN):$$PATH $(BIN)/auditwheel repair --only-plat --wheel-dir dist dist/*-linux_*.whl
+	rm -f dist/*-linux_*.whl
+	$(BIN)/auditwheel show dist/*.whl
 
 format: .venv/all ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix-only -q .
@@ -67,7 +118,7 @@ $(DATA)/train.tsv: | .venv/all
 data: $(DATA)/train.tsv ## the default corpus, in DATA
 
 $(DATA)/hypotheses.tsv: $(DATA)/train.tsv | .venv/baseline # Phonetisaurus' best answers for words.txt, for attendant distill
-	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --order 8 --smoothing ModKN --out $(RUNS)/phonetisaurus.json \
+	$(BIN)/python -m bench.default_model.phonetisaurus --data $(DATA) --order 8 --smoothing ModKN --out $(RUNS)/phonetisaurus.json \
 	  --words $(DATA)/words.txt --hypotheses $@
 
 # What `attendant train` is given for the default model: twice through the learning rates, from lower ones the second
@@ -104,16 +155,16 @@ verify: .venv/all ## the embedded bundle against the default model
 	$(BIN)/attendant verify service/default_bundle --checkpoint model/default
 
 baseline: .venv/baseline $(DATA)/train.tsv ## Phonetisaurus, trained and scored on the same files
-	$(BIN)/python -m bench.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json
+	$(BIN)/python -m bench.default_model.phonetisaurus --data $(DATA) --out bench/results/phonetisaurus.json
 
 card: .venv/all $(DATA)/train.tsv ## the default model's results, curves and card, from its weights and the baseline
-	$(BIN)/python -m bench.card --model model/default --bundle service/default_bundle --data $(DATA) --baseline bench/results/phonetisaurus.json
+	$(BIN)/python -m bench.default_model.card --model model/default --bundle service/default_bundle --data $(DATA) --baseline bench/results/phonetisaurus.json
 
 import-check: .venv/all ## a public fairseq model (PyPI detransliterator): imported, exported, served, its lines scored
-	$(BIN)/python -m bench.import_check --out runs/import
+	$(BIN)/python -m bench.default_model.import_check --out runs/import
 
 image: ## the service's image, with docker
-	docker build --file deploy/Dockerfile --target runtime --tag attendant:0.1.0 .
+	docker build --file deploy/Dockerfile --target runtime --tag attendant:0.2.0 .
 
 image-check: .venv/serve ## build, start, ask, watch and drain the image (needs docker and prometheus)
 	$(BIN)/python deploy/check_image.py
@@ -135,7 +186,7 @@ ray-check: .venv/ray ## replicas on Ray Serve, one of them killed, and Ray Data,
 
 screenshots: .venv/all ## docs/screenshots, from a service that is started for it (installs Chromium with INSTALL=yes)
 	@for need in "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || exit 1; done
-	$(BIN)/python -m bench.screenshots
+	$(BIN)/python -m bench.default_model.screenshots
 
 cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
 	$(BIN)/python deploy/check_cuda.py $(if $(BUNDLE),--bundle $(BUNDLE))
@@ -145,56 +196,53 @@ cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-
 	@touch $@
 
 bench: bench-quick bench-http bench-embedded ## every measurement against CTranslate2 and the machine, then the report; half an hour
-	$(BIN)/python -m bench.peers
-	$(BIN)/python -m bench.lengths
-	$(BIN)/python -m bench.roofline
-	$(BIN)/python -m bench.growth
-	$(BIN)/python -m bench.report
+	$(BIN)/python -m bench.models.peers
+	$(BIN)/python -m bench.versus.lengths
+	$(BIN)/python -m bench.profile.roofline
+	$(BIN)/python -m bench.profile.growth
+	$(BIN)/python -m bench.report.report
 
 bench-quick: .venv/all $(DATA)/train.tsv ## the ratios to CTranslate2 with their goals: base, imported and embedded models, in five minutes
-	$(BIN)/python -m bench.quick
-	$(BIN)/python -m bench.imported
-	$(BIN)/python -m bench.words --data $(DATA)/test.tsv
+	$(BIN)/python -m bench.versus.quick
+	$(BIN)/python -m bench.versus.imported
+	$(BIN)/python -m bench.versus.words --data $(DATA)/test.tsv
 
 bench-iteration: .venv/all $(DATA)/train.tsv ## where the time of an iteration of the engine goes: graphs, search, moving rows, waiting
-	$(BIN)/python -m bench.iteration --data $(DATA)/test.tsv
-	$(BIN)/python -m bench.encoding --data $(DATA)/test.tsv
+	$(BIN)/python -m bench.profile.iteration --data $(DATA)/test.tsv
+	$(BIN)/python -m bench.profile.encoding --data $(DATA)/test.tsv
 
 bench-lanes: .venv/all ## how many lanes would be best on 2 to 64 cores, simulated from times measured here
-	$(BIN)/python -m bench.lanes
+	$(BIN)/python -m bench.profile.lanes
 
 bench-http: .venv/bench $(DATA)/train.tsv ## the service against CTranslate2 over HTTP, with the base and the embedded model
-	$(BIN)/python -m bench.serving
-	$(BIN)/python -m bench.words_http --data $(DATA)/test.tsv
+	$(BIN)/python -m bench.http.serving
+	$(BIN)/python -m bench.http.words_http --data $(DATA)/test.tsv
 
 bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of the embedded model
-	$(BIN)/python -m bench.embedded
+	$(BIN)/python -m bench.http.embedded
 
 install-sizes: .venv/serve ## what each extra takes on the disk, measured in environments of their own; many minutes
-	$(BIN)/python -m bench.install_sizes
+	$(BIN)/python -m bench.profile.install_sizes
 
 bench-report: .venv/bench ## docs/performance.md and the table of docs/scaling.md from the results
-	$(BIN)/python -m bench.report
-	$(BIN)/python -m bench.sizing --write
+	$(BIN)/python -m bench.report.report
+	$(BIN)/python -m bench.report.sizing --write
 
 bench-train: $(DATA)/train.tsv ## pairs/s of training against an equal nn.Transformer on padded batches
-	$(BIN)/python -m bench.training --data $(DATA)/train.tsv --out $(RESULTS)/training.json
-
-bench-waiting: .venv/all ## training by OpenMP's waiting policy and number of threads, idle and beside another process
-	$(BIN)/python -m bench.waiting --out $(RESULTS)/waiting.json
-	$(BIN)/python -m bench.waiting --busy 1 --out $(RESULTS)/waiting_busy.json
+	$(BIN)/python -m bench.profile.training --data $(DATA)/train.tsv --out $(RESULTS)/training.json
 
 bench-layers: .venv/all ## one layer of self-attention, recurrence and convolution by length, with its picture
-	$(BIN)/python -m bench.layers
+	$(BIN)/python -m bench.profile.layers
+
+bench-soak: .venv/all ## a server under mixed requests for a minute: requests/s, latency, and that its memory stays flat
+	$(BIN)/python -m bench.http.soak
 
 bench-resident: .venv/all ## what the engine holds in memory, against its weights and over 10,000 requests
-	$(BIN)/python -m bench.memory --out $(RESULTS)/memory.json
+	$(BIN)/python -m bench.profile.memory --out $(RESULTS)/memory.json
 
-bench-memory: .venv/all ## memory of reading a corpus of 5 million lines
-	$(BIN)/python -m bench.corpus_memory --out $(RESULTS)/corpus_memory.json
-
-bench-kernels: .venv/all ## matrix products on onnxruntime: speed, error, and the same bits in a batch
-	$(BIN)/python -m bench.kernels --out $(RESULTS)/kernels.json
+bench-kernels: .venv/all ## matrix products on onnxruntime, and on our own kernels beside the machine's limits
+	$(BIN)/python -m bench.profile.kernels --out $(RESULTS)/kernels.json
+	$(BIN)/python -m bench.profile.products --out $(RESULTS)/products.json
 
 clean: ## remove the environment and caches, never a run
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build *.egg-info

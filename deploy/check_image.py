@@ -1,4 +1,4 @@
-"""Builds the image, starts it, asks it, watches it with the committed Prometheus, drains it, and prints what it found.
+"""Builds the image, starts it, asks it, watches it with Prometheus, drains it, overloads it, and prints what it found.
 
 It uses docker. Where images are built and run by something else, these variables hold its commands instead:
 
@@ -30,6 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from overload import survive  # beside this file
 
 DEPLOY = Path(__file__).resolve().parent
 ROOT = DEPLOY.parent
@@ -320,24 +322,34 @@ def main() -> int:
     check_inside(table)
     check_refusals(table)
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as name:
-        directory, start = Path(name), time.monotonic()
-        with process(command("SERVE", tag=TAG, name=NAME, port=port), directory / "server.log") as server:
-            ready = wait(lambda: ask(f"{url}/readyz")[0] == 200 or server.poll() is not None, 120)
-            good = ready is not None and server.poll() is None
-            table.check(
-                "/healthz and /readyz", good and ask(f"{url}/healthz")[0] == 200, f"{time.monotonic() - start:.1f} s"
-            )
-            if not good:
-                print((directory / "server.log").read_text(encoding="utf-8")[-3000:], file=sys.stderr)
-                return table.show()
+        directory = Path(name)
+        with serving(table, directory, port) as (server, url):
             check_answers(table, url)
             with prometheus(directory, f"127.0.0.1:{port}") as watcher:
                 load(table, url, LOAD_SECONDS)
                 check_watching(table, watcher)
                 check_drain(table, server, url, watcher, port)
+        with serving(table, directory, port) as (server, url):
+            lives, found = survive(url, lambda: server.poll() is None)
+            table.check("it lives through the largest requests, all at once, under its memory limit", lives, found)
+            run("STOP", name=NAME, port=port)
     return table.show()
+
+
+@contextmanager
+def serving(table: Table, directory: Path, port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The image as a server that is ready, and its address."""
+    url, start, log = f"http://127.0.0.1:{port}", time.monotonic(), directory / "server.log"
+    with process(command("SERVE", tag=TAG, name=NAME, port=port), log) as server:
+        ready = wait(lambda: ask(f"{url}/readyz")[0] == 200 or server.poll() is not None, 120)
+        good = ready is not None and server.poll() is None and ask(f"{url}/healthz")[0] == 200
+        table.check("/healthz and /readyz", good, f"{time.monotonic() - start:.1f} s")
+        if not good:
+            print(log.read_text(encoding="utf-8")[-3000:], file=sys.stderr)
+            table.show()
+            raise SystemExit(1)
+        yield server, url
 
 
 if __name__ == "__main__":

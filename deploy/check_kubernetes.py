@@ -16,10 +16,10 @@ from pathlib import Path
 
 import yaml
 
+from attendant.service.http.server import LAST_BYTES_SECONDS
+from attendant.service.settings import Settings
 from deploy import kustomize, manifests
 from deploy.nginx import nginx, program
-from service.http.server import LAST_BYTES_SECONDS
-from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUESTS = 40

@@ -27,6 +27,10 @@ import ray
 import ray.data
 from ray import serve
 
+from attendant.service.api import Model
+from attendant.service.http.routes import OF_ONE_REPLICA
+from attendant.service.ray import bulk as ray_bulk
+from attendant.service.ray import serve as ray_serve
 from deploy.local_ray import (
     ask,
     cluster,
@@ -38,8 +42,6 @@ from deploy.local_ray import (
     replica_names,
     wait_for,
 )
-from service import ray_bulk, ray_serve
-from service.api import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 ADMIN_KEY = "of-the-check"
@@ -104,7 +106,7 @@ def check_each_replica(port: int) -> Rows:
     counts = [outcomes(own).total() for own in ports]
     ready = [ask(own, "GET", "/readyz")[0] for own in ports]
     reloaded = [ask(own, "POST", "/v1/reload", {}, f"Bearer {ADMIN_KEY}")[0] for own in ports]
-    proxied = [ask(port, "GET", path)[0] for path in ray_serve.OF_ONE_REPLICA]
+    proxied = [ask(port, "GET", path)[0] for path in OF_ONE_REPLICA]
     return [
         ("each replica has its own metrics", len(found) == 2 and min(counts) > 0, f"requests: {counts}"),
         ("each replica tells whether it is ready", ready == [200, 200], f"{ready}"),
@@ -271,7 +273,7 @@ def bulk_by_command(source: Path, out: Path, expected: Any) -> tuple[str, bool, 
     found = pyarrow.parquet.read_table(out).sort_by("id")
     files = len(list(out.glob("*.parquet")))
     return (
-        "python -m service.ray_bulk: the same",
+        "python -m attendant.service.ray.bulk: the same",
         found.equals(expected) and code == 0,
         f"{len(found)} rows, {files} files",
     )

@@ -21,7 +21,7 @@ os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
 import ray
 from ray import serve
 
-from service import ray_serve
+from attendant.service.ray import serve as ray_serve
 
 PATIENCE = 60.0  # seconds, for what must come
 Answer = tuple[int, dict[str, str], bytes]  # status, headers, body

@@ -11,7 +11,11 @@ import kubernetes_validate
 
 DIRECTORY = Path(__file__).parent / "kubernetes"
 KUBERNETES_VERSION = "1.34"  # preStop's `sleep` is stable from there on
-SCHEMAS = {"ScaledObject": "scaledobject.json", "ServiceMonitor": "servicemonitor.json"}  # kinds that are not built in
+SCHEMAS = {  # of kinds that are not built in
+    "ScaledObject": "scaledobject.json",
+    "ServiceMonitor": "servicemonitor.json",
+    "PrometheusRule": "prometheusrule.json",
+}
 
 
 def overlays() -> list[Path]:

@@ -3,7 +3,7 @@
     manifest.json               what the model is, its variants, a digest of every file, the certificate
     tokenizers/source.json      and target.json
     VARIANT/encoder.onnx        and step.onnx, full.onnx, merge.onnx, as export/signature.py describes them;
-                                fast_encoder.onnx and fast_step.onnx for the CPU
+                                kernel_encoder.onnx and kernel_step.onnx, of our own operators, for the CPU
     VARIANT/weights.bin         the weights that they share
 
 `read_bundle` trusts nothing: every file is there, is listed and has its digest; no path leaves the directory; every
@@ -18,13 +18,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from export import onnx_file
-from export.signature import GRAPHS, LEAST_WIDTH, REQUIRED, Sizes, Value, inputs, outputs, padded_width
+from attendant.common.regular import open_regular, read_regular
+from attendant.export import onnx_file
+from attendant.export.signature import GRAPHS, LEAST_WIDTH, REQUIRED, Sizes, Value, inputs, outputs, padded_width
 
 __all__ = [
     "LEAST_WIDTH",
@@ -33,6 +34,9 @@ __all__ = [
     "Sizes",
     "Value",
     "Variant",
+    "check_unchanged",
+    "digest_of",
+    "external_files",
     "inputs",
     "outputs",
     "padded_width",
@@ -41,7 +45,7 @@ __all__ = [
     "write_bundle",
 ]
 
-FORMAT = 2
+OLDEST, FORMAT = 4, 4  # formats that this version reads
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64 * 2**20  # bytes
 
@@ -57,7 +61,6 @@ class Variant:
     name: str
     graphs: dict[str, Path]
     tolerance: float
-    calibration: dict[str, dict[str, Any]]  # product: the range of its input; empty where nothing is quantized
     measured: dict[str, float] = field(default_factory=dict)  # drift and rates on held-out inputs, at export
 
 
@@ -75,6 +78,8 @@ class Bundle:
     generation: dict[str, Any] = field(default_factory=dict)  # an imported model's defaults for requests
     languages: dict[str, Any] = field(default_factory=dict)  # and its language codes, as ids
     alignment: dict[str, Any] = field(default_factory=dict)  # the cross-attention that aligns source and target best
+    files: dict[str, str] = field(default_factory=dict)  # every file's digest, by its path in the directory
+    examples: tuple[str, ...] | None = None  # sources to try; None: those of the certificate
 
 
 # Field: its type, or the fields inside it; (dict, X) is a table of any names, (list, X) a list.
@@ -90,7 +95,6 @@ MANIFEST_FIELDS: dict[str, Any] = {
         {
             "graphs": (dict, str),
             "tolerance": float,
-            "calibration": (dict, {"low": float, "high": float, "cached": (list, float)}),
             "measured": (dict, float),
         },
     ),
@@ -100,8 +104,12 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "generation": dict,
     "languages": dict,
     "alignment": {"layer": int, "heads": (list, int), "method": str, "agreement": float},
+    "examples": (list, str),
 }
-OPTIONAL = ("measured", "generation", "languages", "alignment")  # fields that a manifest may lack
+OPTIONAL = ("measured", "generation", "languages", "alignment", "examples")  # fields that a manifest may lack
+# Fields that came later than OLDEST, by the format that they came with. A new one raises FORMAT: readers of before then
+# say "update", where they would not know the field.
+SINCE: dict[str, int] = {}
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -119,9 +127,7 @@ def read_bundle(directory: Path) -> Bundle:
         graphs = {graph: directory / path for graph, path in variant["graphs"].items()}
         for path in graphs.values():
             _check_graph(path, directory, manifest["files"])
-        variants[name] = Variant(
-            name, graphs, variant["tolerance"], variant["calibration"], variant.get("measured", {})
-        )
+        variants[name] = Variant(name, graphs, variant["tolerance"], variant.get("measured", {}))
     return Bundle(
         directory=directory,
         name=manifest["name"],
@@ -135,7 +141,20 @@ def read_bundle(directory: Path) -> Bundle:
         generation=manifest.get("generation", {}),
         languages=manifest.get("languages", {}),
         alignment=manifest.get("alignment", {}),
+        files=manifest["files"],
+        examples=tuple(manifest["examples"]) if "examples" in manifest else None,
     )
+
+
+def check_unchanged(bundle: Bundle) -> None:
+    """BundleError if the directory holds another bundle than the one that was read: files opened since may be mixed."""
+    if bundle.files and read_manifest(bundle.directory)["files"] != bundle.files:
+        raise BundleError(f"{bundle.directory} was replaced while it was being loaded; load it again.")
+
+
+def digest_of(bundle: Bundle, path: Path) -> str | None:
+    """The digest that the manifest lists for a file; None for one that is not of the bundle."""
+    return bundle.files.get(path.relative_to(bundle.directory).as_posix())
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -146,7 +165,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_MANIFEST:
             raise BundleError(f"{path} is larger than {LARGEST_MANIFEST // 2**20} MiB; it is not a bundle's manifest.")
-        manifest = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        manifest = json.loads(read_regular(path).decode(), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise BundleError(f"{path} is missing; a bundle is what `attendant export --out` writes.") from None
     except OSError as error:
@@ -155,10 +174,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise BundleError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
         raise BundleError(f"{path} has no whole number as its format; it is not a bundle's manifest.")
-    if manifest["format"] != FORMAT:
-        hint = "update attendant" if manifest["format"] > FORMAT else "export the model again"
-        raise BundleError(f"{path} has format {manifest['format']}, and this version reads {FORMAT}; {hint}.")
+    if not OLDEST <= manifest["format"] <= FORMAT:
+        hint = "update attendant" if manifest["format"] > FORMAT else "export the model again with `attendant export`"
+        known = f"{OLDEST} to {FORMAT}" if OLDEST < FORMAT else str(FORMAT)
+        raise BundleError(f"{path} has format {manifest['format']}, and this version reads {known}; {hint}.")
     _check_fields(manifest, MANIFEST_FIELDS, "", path)
+    if format_of(manifest) > manifest["format"]:
+        raise BundleError(f"{path} has format {manifest['format']}, and fields of {format_of(manifest)}.")
     for name, variant in manifest["variants"].items():
         _check_graph_names(name, variant["graphs"], path)
     if not manifest["variants"]:
@@ -166,15 +188,21 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
+def format_of(manifest: dict[str, Any]) -> int:
+    """The lowest format that has all its fields, so that older versions read what they can."""
+    return max([OLDEST, *(number for name, number in SINCE.items() if name in manifest)])
+
+
 def write_bundle(
     directory: Path,
     fill: Callable[[Path], dict[str, Any]],
-    prove: Callable[[Bundle], None] = lambda _: None,
+    prove: Callable[[Bundle], Collection[str]] = lambda _: (),
     force: bool = False,
 ) -> None:
     """Fill a temporary directory beside, and rename it to `directory` only if it reads as a bundle and `prove` passes.
 
-    `fill` writes every file but the manifest and returns the manifest without `format` and `files`.
+    `fill` writes every file but the manifest and returns the manifest without `format` and `files`. `prove` returns the
+    variants to leave out, or raises.
     """
     if directory.name in ("", ".."):
         raise BundleError(f"{directory} has no name of its own to write a bundle under; name a directory in it.")
@@ -189,10 +217,13 @@ def write_bundle(
     beside.mkdir(parents=True)
     try:
         content = fill(beside)
-        manifest = {"format": FORMAT, **content, "files": {name: digest(beside / name) for name in _files_in(beside)}}
-        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        (beside / MANIFEST).write_text(text, encoding="utf-8")
-        prove(read_bundle(beside))
+        _write_manifest(beside, content)
+        if left_out := prove(read_bundle(beside)):
+            for variant in left_out:
+                shutil.rmtree(beside / variant)
+                del content["variants"][variant]
+            _write_manifest(beside, content)
+            read_bundle(beside)
         if directory.exists():
             directory.rename(old)
         beside.rename(directory)
@@ -200,6 +231,15 @@ def write_bundle(
         _put_back(old, directory)
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_manifest(directory: Path, content: dict[str, Any]) -> None:
+    (directory / MANIFEST).unlink(missing_ok=True)
+    files = {name: digest(directory / name) for name in _files_in(directory)}
+    text = json.dumps(
+        {"format": format_of(content), **content, "files": files}, indent=1, ensure_ascii=False, allow_nan=False
+    )
+    (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def _put_back(old: Path, directory: Path) -> None:
@@ -230,8 +270,13 @@ def stored_weights(graph: Path) -> dict[str, onnx_file.Stored]:
         raise BundleError(f"{graph} is not an ONNX model: {error}.") from None
 
 
+def external_files(graph: Path) -> set[str]:
+    """The files beside a graph that hold its weights, by name."""
+    return onnx_file.external_locations(graph.read_bytes())
+
+
 def digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

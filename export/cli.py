@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import ArgumentParser
 from pathlib import Path
 
-from export.bundle import BundleError, read_bundle
-from model.threads import add_flag, asked_for
+from attendant.export.bundle import BundleError, read_bundle
+from attendant.model.files import check_writable
+from attendant.model.threads import add_flag, asked_for
+
+SHOWN = 3  # problems of a variant that was left out
 
 
 def export(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -26,30 +30,52 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
         "--samples",
         type=Path,
         metavar="TSV",
-        help=("lines of source<TAB>target to calibrate and prove with (default: the run's own)"),
+        help=("lines of source<TAB>target to prove and measure with (default: the run's own)"),
+    )
+    parser.add_argument(
+        "--require",
+        action="append",
+        choices=("int8",),
+        metavar="P",
+        default=[],
+        help="int8: refuse to write the bundle where int8 is off (default: it is left out, with a warning)",
     )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
     add_flag(parser)
     options = parser.parse_args(arguments)
+    check_writable(options.out, beside=True)
 
-    from export.convert import convert
-    from export.precisions import DEFAULT
-    from export.sample_pairs import INVENTED, has_samples
+    from attendant.export.make.convert import convert
+    from attendant.export.make.sample_pairs import INVENTED, has_samples
+    from attendant.export.precisions import DEFAULT
 
     started, threads = time.monotonic(), asked_for(options.threads)
     variants = tuple(dict.fromkeys((*(options.precision or DEFAULT), *(["fp16"] if options.fp16 else []))))
+    for precision in options.require:
+        if precision not in variants:
+            parser.error(f"--require {precision} needs --precision {precision} too.")
     name = options.name or options.run.resolve().name
     if not options.samples and options.run.is_dir() and not has_samples(options.run):
         print(
-            f"{options.run} has no samples: calibrating and proving on {INVENTED} sources of random tokens and the "
-            "model's own answers; give --samples TSV for int8 that is calibrated on real texts."
+            f"{options.run} has no samples: proving on {INVENTED} sources of random tokens and the model's own "
+            "answers; give --samples TSV to prove and measure it on real texts."
         )
-    bundle = convert(options.run, options.out, name, variants, options.force, options.samples, threads)
+    bundle = convert(
+        options.run, options.out, name, variants, options.force, options.samples, threads, options.require, _warn
+    )
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     print(
         f"{options.out}: {', '.join(bundle.variants)}, {size / 1e6:.1f} MB, verified against torch; "
         f"{time.monotonic() - started:.0f} s"
     )
+
+
+def _warn(problems: list[str]) -> None:
+    """int8 was left out: say why, in a few lines."""
+    *found, advice = problems
+    more = [f"and {len(found) - SHOWN} more problems"] if len(found) > SHOWN else []
+    lines = ["warning: int8 is not the model closely enough, so it was left out:", *found[:SHOWN], *more]
+    print("\n".join([*lines, advice, "--require int8 refuses such a bundle."]), file=sys.stderr)
 
 
 def verify(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -61,12 +87,12 @@ def verify(parser: ArgumentParser, arguments: list[str]) -> None:
         parser.error("--samples needs --checkpoint RUN: the samples are compared with the torch model.")
     bundle = read_bundle(options.bundle)
 
-    from export.verify import verify as find_problems
+    from attendant.export.verify.verify import verify as find_problems
 
     samples = None
     if options.checkpoint:
-        from export.samples import read_samples
-        from model.checkpoint import load_trained
+        from attendant.export.make.samples import read_samples
+        from attendant.model.checkpoint import load_trained
 
         samples = read_samples(options.checkpoint, load_trained(options.checkpoint), options.samples)
     problems = find_problems(bundle, samples)

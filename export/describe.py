@@ -1,6 +1,6 @@
 """The table of docs/export.md, from the one in export/signature.py.
 
-python -m export.describe        rewrites it
+python -m attendant.export.describe        rewrites it
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from export.signature import GRAPHS, KEPT, REQUIRED, Value
+from attendant.export.signature import GRAPHS, Value
 
 PAGE = Path(__file__).parent.parent / "docs" / "export.md"
 BETWEEN = re.compile(r"(<!-- table: begin[^\n]*-->\n).*?(<!-- table: end -->)", re.DOTALL)
@@ -16,15 +16,14 @@ BETWEEN = re.compile(r"(<!-- table: begin[^\n]*-->\n).*?(<!-- table: end -->)", 
 
 def table() -> str:
     lines = ["| graph | | name | type | axes | what it is |", "|---|---|---|---|---|---|"]
-    for graph in REQUIRED:  # a fast graph has those of its plain one, and some more outputs
-        inputs, outputs = GRAPHS[graph]
+    for graph, (inputs, outputs) in GRAPHS.items():
         lines += [_row(graph, "in", value) for value in inputs] + [_row(graph, "out", value) for value in outputs]
-    lines += [_row("fast_step", "out", value) for value in KEPT]
     return "\n".join(lines) + "\n"
 
 
 def _row(graph: str, side: str, value: Value) -> str:
-    return f"| {graph} | {side} | `{value.name}` | {value.kind} | {', '.join(value.axes)} | {value.meaning} |"
+    kind = f"{value.kind}, in int8 only" if value.quantized else value.kind
+    return f"| {graph} | {side} | `{value.name}` | {kind} | {', '.join(value.axes)} | {value.meaning} |"
 
 
 def page() -> str:

@@ -8,12 +8,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from export.bundle import MANIFEST, Bundle, BundleError, read_bundle
-from model.threads import add_flag, asked_for, fastest, processors, seconds_of
+from attendant.export.bundle import MANIFEST, Bundle, BundleError, read_bundle
+from attendant.model.threads import add_flag, asked_for, fastest, processors, seconds_of
 
 if TYPE_CHECKING:
-    from model.evaluate import Answers
-    from model.tokenizer import Tokenizer
+    from attendant.model.evaluation.evaluate import Answers
+    from attendant.model.text.tokenizer import Tokenizer
 
 PREFERRED = ("int8", "fp32")  # on a CPU, fastest first
 
@@ -47,7 +47,7 @@ def evaluate(parser: ArgumentParser, arguments: list[str]) -> None:
         raise EvaluateUsageError(f"--length-penalty takes a number, not {options.length_penalty}.")
     options.threads = asked_for(options.threads)
 
-    from model.evaluate import check_pattern, errors_table, table
+    from attendant.model.evaluation.evaluate import check_pattern, errors_table, table
 
     check_pattern(options.ignore)
     answers, target, report = _of_bundle(options) if (options.model / MANIFEST).exists() else _of_run(options)
@@ -78,8 +78,8 @@ def evaluate_bundle(
     bundle: Bundle, precision: str, data: Path, beam_size: int, length_penalty: float, ignore: str | None
 ) -> dict[str, Any]:
     """Decode every source of a TSV with a variant's graphs and score it against all of its targets."""
-    from model import tokenizer
-    from model.evaluate import check_pattern, report_of
+    from attendant.model.evaluation.evaluate import check_pattern, report_of
+    from attendant.model.text import tokenizer
 
     check_pattern(ignore)
     answers = bundle_answers(bundle, precision, data, beam_size, length_penalty)
@@ -99,10 +99,10 @@ def bundle_answers(
     threads: int | None = None,
 ) -> Answers:
     """A variant's answers; `threads`: 0 measures how many are fastest, None leaves onnxruntime's default."""
-    from export.runner import GraphStepper, Runner
-    from model import tokenizer
-    from model.decode import decode_sources
-    from model.evaluate import MEASURED, MEASURED_STEPS, WORTH_MEASURING, answers_to
+    from attendant.export.runner import GraphStepper, Runner
+    from attendant.model.evaluation.evaluate import MEASURED, MEASURED_STEPS, WORTH_MEASURING, answers_to
+    from attendant.model.search.decode import decode_sources
+    from attendant.model.text import tokenizer
 
     start = _start(bundle)
 
@@ -128,8 +128,8 @@ def bundle_answers(
 
 def _of_bundle(options: Namespace) -> tuple[Answers, Tokenizer, dict[str, Any]]:
     """The answers, the target tokenizer and the report."""
-    from model import tokenizer
-    from model.evaluate import report_of
+    from attendant.model.evaluation.evaluate import report_of
+    from attendant.model.text import tokenizer
 
     bundle = read_bundle(options.model)
     precision = choose_precision(bundle, options.precision)
@@ -145,8 +145,8 @@ def _of_run(options: Namespace) -> tuple[Answers, Tokenizer, dict[str, Any]]:
     if options.precision:
         raise EvaluateUsageError(f"--precision is for a bundle, and {options.model} is none; leave it out.")
 
-    from model.checkpoint import load_trained, read_config
-    from model.evaluate import report_of, run_answers
+    from attendant.model.checkpoint import load_trained, read_config
+    from attendant.model.evaluation.evaluate import report_of, run_answers
 
     trained = load_trained(options.model)
     _check_languages(read_config(options.model).get("languages", {}), options.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,38 +9,48 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from export import signature
-from export.signature import LEAST_WIDTH, Sizes, padded_width
-from model.tokenizer import EOS, PAD
+from attendant import kernels
+from attendant.common.cpus import allowed_cpus
+from attendant.export.signature import LEAST_WIDTH, REQUIRED, Sizes, padded_width
+from attendant.model.text.tokenizer import EOS, PAD
 
 NEW_SLOTS = 32  # by which a full KV cache grows
+PLAIN, DEFINITIONS, KERNELS = "plain", "definitions", "kernels"
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
 
 
+def ways_to_run(graphs: dict[str, Path]) -> list[str]:
+    """How a variant can decode here: by its plain graphs, by our own operators' definitions, by the compiled operators.
+
+    Compiled operators are last, if there are any: what the service decodes with on a CPU; else it is the plain graphs.
+    """
+    if "kernel_step" not in graphs:
+        return [PLAIN]
+    return [PLAIN, DEFINITIONS, *([KERNELS] if kernels.library() else [])]
+
+
 class Runner:
-    """The graphs of one variant; decodes with the fast ones where there are any, unless `plain`."""
+    """The graphs of one variant, run in one of the ways of `ways_to_run`; by default, as the service does on a CPU."""
 
     def __init__(
-        self, graphs: dict[str, Path], sizes: Sizes, plain: bool = False, threads: int = 0, spin: bool = False
+        self, graphs: dict[str, Path], sizes: Sizes, way: str = "", threads: int = 0, spin: bool = False
     ) -> None:
         """`threads` of onnxruntime, 0 for its own number; without `spin` they sleep while they wait."""
         self.sizes = sizes
-        self.kind = "" if plain or "fast_step" not in graphs else "fast_"
+        self.way = way or (KERNELS if KERNELS in ways_to_run(graphs) else PLAIN)
+        self.kind = "" if self.way == PLAIN else "kernel_"
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
+        if self.way == KERNELS:
+            kernels.register(options, threads or allowed_cpus())
         self.sessions = {
             name: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             for name, path in graphs.items()
+            if (name in REQUIRED) == (self.way == PLAIN)
         }
-
-    def fast(self) -> Runner:
-        """This runner's sessions, decoding with the fast graphs."""
-        other = copy.copy(self)
-        other.kind = "fast_"
-        return other
 
     def run(self, graph: str, feeds: Feeds, *wanted: str) -> Feeds:
         """The outputs whose names begin with one of `wanted`; all of them by default."""
@@ -50,6 +59,7 @@ class Runner:
         return dict(zip(names, session.run(names, feeds), strict=True))
 
     def full(self, source: Array, source_length: Array, target: Array) -> Feeds:
+        """Of the plain graphs."""
         width = source.shape[1]
         outputs = self.run("full", {"source": widened(source), "source_length": source_length, "target": target})
         outputs["encoder_attention"] = outputs["encoder_attention"][..., :width, :width]
@@ -78,9 +88,12 @@ class GraphStepper:
         feeds = {"source": widened(source), "source_length": source_length}
         encoded = self._runner.run(f"{self._kind}encoder", feeds)
         self._position, self._cross = 0, encoded | {"source_length": source_length}
-        names = [value.name for value in signature.inputs("step", self._runner.sizes)]
+        self._source_row = np.arange(len(source))
+        names = [value.name for value in self._runner.sessions[f"{self._kind}step"].get_inputs()]
         self._past = {
-            name: np.zeros_like(encoded["cross_key_0"][:, :, :0]) for name in names if name.startswith("self_")
+            name: _with_slots(name, encoded[name.replace("self_", "cross_")], 0)
+            for name in names
+            if name.startswith("self_")
         }
 
     def step(self, tokens: Array, k: int) -> tuple[Array, Array]:
@@ -90,19 +103,31 @@ class GraphStepper:
     def run(self, tokens: Array, k: int, *wanted: str) -> Feeds:
         """Append a token to each row: the outputs of the step graph whose names begin with one of `wanted`."""
         if self._position == self._past["self_key_0"].shape[2]:
-            self._past = {
-                name: np.pad(value, [(0, 0), (0, 0), (0, NEW_SLOTS), (0, 0)]) for name, value in self._past.items()
-            }
+            slots = self._position + NEW_SLOTS
+            self._past = {name: _with_slots(name, value, slots) for name, value in self._past.items()}
         feeds = {"token": tokens, "position": np.full(len(tokens), self._position), "top": np.array([k])}
+        if self._kind:
+            whole = int("logprobs" in wanted or not wanted)
+            feeds |= {"source_row": self._source_row, "whole": np.full(len(tokens), whole)}
         outputs = self._runner.run(f"{self._kind}step", feeds | self._cross | self._past, "present_", *wanted)
         self._past = {name: outputs[name.replace("self_", "present_")] for name in self._past}
         self._position += 1
         return outputs
 
     def reorder(self, rows: Array) -> None:
-        self._cross, self._past = (
-            {name: value[rows] for name, value in held.items()} for held in (self._cross, self._past)
-        )
+        self._past = {name: value[rows] for name, value in self._past.items()}
+        if self._kind:
+            self._source_row = self._source_row[rows]
+        else:
+            self._cross = {name: value[rows] for name, value in self._cross.items()}
+
+
+def _with_slots(name: str, cache: Array, slots: int) -> Array:
+    """A cache of keys or values (R, H, P, d), or of scales (R, 2, H, P), cut or padded to this many slots."""
+    axis = 3 if "_scale_" in name else 2
+    cut = cache[:, :, :slots] if axis == 2 else cache[..., :slots]
+    missing = [(0, slots - cut.shape[axis] if i == axis else 0) for i in range(4)]
+    return np.pad(cut, missing)
 
 
 def widened(source: Array) -> Array:

@@ -2,7 +2,7 @@
 
 A dynamic axis has a name, a fixed one a size. `{layer}` stands for each decoder layer. Standard library only.
 
-    batch       requests                    rows     hypotheses being extended
+    batch, sources  requests                rows     hypotheses being extended
     source      tokens of the longest source, with its end token; at least LEAST_WIDTH. A row gets the same bits in
                 every batch if this is a multiple of WIDTH_UNIT; the largest is max_length rounded up to one
     target      tokens of the longest target, with its start token
@@ -13,6 +13,7 @@ A dynamic axis has a name, a fixed one a size. `{layer}` stands for each decoder
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 
@@ -40,17 +41,24 @@ class Value:
 
     name: str
     kind: str  # int64, float32, float (the dtype of the variant) or cache (the dtype of its KV caches)
-    axes: tuple[str, ...]  # dynamic axes, fields of Sizes, and 1
+    axes: tuple[str, ...]  # dynamic axes, fields of Sizes, and numbers
     meaning: str
+    quantized: bool = False  # only where the KV caches are int8
 
     def shape(self, sizes: Sizes) -> tuple[str | int, ...]:
         """The axes, fixed ones as numbers."""
-        fixed = {axis: 1 if axis == "1" else int(getattr(sizes, axis)) for axis in self.axes if axis not in FREE_AXES}
-        return tuple(fixed.get(axis, axis) for axis in self.axes)
+
+        def size(axis: str) -> str | int:
+            if axis in FREE_AXES:
+                return axis
+            return int(axis) if axis.isdecimal() else int(getattr(sizes, axis))
+
+        return tuple(map(size, self.axes))
 
 
 FREE_AXES = (
     "batch",
+    "sources",
     "rows",
     "source",
     "target",
@@ -98,9 +106,32 @@ STEP = (
         Value("present_value_{layer}", "cache", PAST, "and with its value"),
     ),
 )
-KEPT = (
-    Value("kept_key_{layer}", "cache", CROSS, "cross_key unchanged; bind both to one buffer to avoid a copy"),
-    Value("kept_value_{layer}", "cache", CROSS, "cross_value likewise"),
+KERNEL_ENCODER = (
+    SOURCE,
+    (
+        *ENCODER[1],
+        Value(
+            "cross_scale_{layer}", "float32", ("batch", "2", "heads", "source"), "their scales: keys', values'", True
+        ),
+    ),
+)
+KERNEL_CROSS = ("sources", "heads", "source", "head")
+KERNEL_STEP = (
+    (
+        *STEP[0][:3],
+        Value("whole", "int64", ("rows",), "0 where `logprobs` of the row may be left unwritten, else 1"),
+        Value("source_row", "int64", ("rows",), "the source of each row"),
+        Value("source_length", "int64", ("sources",), "tokens of each source"),
+        Value("cross_key_{layer}", "cache", KERNEL_CROSS, "the encoder's output for each source"),
+        Value("cross_value_{layer}", "cache", KERNEL_CROSS, "and its values"),
+        Value("cross_scale_{layer}", "float32", ("sources", "2", "heads", "source"), "and their scales", True),
+        *STEP[0][6:],
+        Value("self_scale_{layer}", "float32", ("rows", "2", "heads", "past"), "their scales: keys', values'", True),
+    ),
+    (
+        *STEP[1],
+        Value("present_scale_{layer}", "float32", ("rows", "2", "heads", "past"), "and with their scales", True),
+    ),
 )
 
 GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
@@ -139,10 +170,10 @@ GRAPHS: dict[str, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
         ),
         (Value("merged", "float", PAST, "the rows taken"),),
     ),
-    "fast_encoder": ENCODER,
-    "fast_step": (STEP[0], (*STEP[1], *KEPT)),
+    "kernel_encoder": KERNEL_ENCODER,
+    "kernel_step": KERNEL_STEP,
 }
-REQUIRED = ("encoder", "step", "full", "merge")  # the fast graphs are optional: see export.fast.can_be_fast
+REQUIRED = ("encoder", "step", "full", "merge")  # the others are optional: see export.graphs.kernels.has_kernels
 
 
 def padded_width(source_tokens: int) -> int:
@@ -150,20 +181,22 @@ def padded_width(source_tokens: int) -> int:
     return -(-max(source_tokens, LEAST_WIDTH) // WIDTH_UNIT) * WIDTH_UNIT
 
 
-def inputs(graph: str, sizes: Sizes) -> list[Value]:
-    return _spread(GRAPHS[graph][0], sizes)
+def inputs(graph: str, sizes: Sizes, quantized: bool = False) -> list[Value]:
+    """`quantized`: of a variant that has int8 KV caches."""
+    return _spread(GRAPHS[graph][0], sizes, quantized)
 
 
-def outputs(graph: str, sizes: Sizes) -> list[Value]:
-    return _spread(GRAPHS[graph][1], sizes)
+def outputs(graph: str, sizes: Sizes, quantized: bool = False) -> list[Value]:
+    return _spread(GRAPHS[graph][1], sizes, quantized)
 
 
-def _spread(values: tuple[Value, ...], sizes: Sizes) -> list[Value]:
+def _spread(values: tuple[Value, ...], sizes: Sizes, quantized: bool) -> list[Value]:
     """A value per layer where the name has `{layer}`."""
-    once = [value for value in values if "{layer}" not in value.name]
-    layered = [value for value in values if "{layer}" in value.name]
+    used = [value for value in values if quantized or not value.quantized]
+    once = [value for value in used if "{layer}" not in value.name]
+    layered = [value for value in used if "{layer}" in value.name]
     return once + [
-        Value(value.name.format(layer=layer), value.kind, value.axes, value.meaning)
+        dataclasses.replace(value, name=value.name.format(layer=layer))
         for layer in range(sizes.decoder_layers)
         for value in layered
     ]

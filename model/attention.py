@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config import ModelConfig
-from model.dropout import Dropout
+from attendant.model.config import ModelConfig
+from attendant.model.dropout import Dropout
 
 # Torch's fused kernel is used from this many keys on; with fewer, a training step is as fast with plain matrix products
 # (docs/decisions/004-training-speed.md).
@@ -55,7 +55,7 @@ def gaussian_score(q: Tensor, k: Tensor) -> Tensor:
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(..., T, H d) -> (..., H, T, d)"""
-    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)
 
 
 def join_heads(x: Tensor) -> Tensor:
@@ -113,7 +113,8 @@ class MultiHeadAttention(nn.Module):
             attended = self.dropout(attention) @ v  # (B, H, T, d)
             if weights is not None:
                 weights.append(attention)
-        return self.project_out(join_heads(attended))
+        projected: Tensor = self.project_out(join_heads(attended))
+        return projected
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         bias = self.project_in.bias

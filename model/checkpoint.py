@@ -25,13 +25,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model import config as options
-from model.config import ModelConfig
-from model.errors import UserError
-from model.files import write_directory, write_json
-from model.tokenizer import Tokenizer
-from model.tokenizer import load as load_tokenizer
-from model.transformer import Transformer
+from attendant.model import config as options
+from attendant.model.config import ModelConfig
+from attendant.model.errors import UserError
+from attendant.model.files import write_directory, write_json
+from attendant.model.text.tokenizer import Tokenizer
+from attendant.model.text.tokenizer import load as load_tokenizer
+from attendant.model.transformer import Transformer
 
 CONFIG, STATE = "config.json", "state.json"
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
@@ -192,7 +192,8 @@ def load_ema(checkpoint: Path, device: torch.device) -> dict[str, Tensor]:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    return state
 
 
 def save_best(run: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any]) -> None:

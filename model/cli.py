@@ -8,11 +8,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from model import threads
-from model.errors import ConfigError, UserError
+from attendant.model import threads
+from attendant.model.errors import ConfigError, UserError
+from attendant.model.files import check_writable
 
 if TYPE_CHECKING:
-    from model.prepare import Plan
+    from attendant.model.training.prepare import Plan
 
 
 def data(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -26,12 +27,13 @@ def data(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     options = parser.parse_args(arguments)
+    check_writable(options.out)
     if options.corpus == "g2p":
-        from model.g2p import make_corpus
+        from attendant.model.corpus.g2p import make_corpus
 
         counts = make_corpus(options.out)
     else:
-        from model.synthetic import make_synthetic
+        from attendant.model.corpus.synthetic import make_synthetic
 
         counts = make_synthetic(options.corpus, options.out)
     for part, count in counts.items():
@@ -64,9 +66,10 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     number = threads.asked_for(options.threads)
     plan = train_plan(options)
+    check_writable(options.out)
 
-    from model.estimate import duration
-    from model.train import train as run_training
+    from attendant.model.training.estimate import duration
+    from attendant.model.training.train import train as run_training
 
     result = run_training(dataclasses.replace(plan, threads=number))
     if os.environ.get("RANK", "0") != "0":  # under torchrun, one process prints
@@ -83,7 +86,8 @@ def train(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def train_plan(options: Namespace) -> Plan:
     """The plan that the flags of `attendant train` ask for; wrong flags raise an error before any work is done."""
-    from model import config, normalize, tokenizer
+    from attendant.model import config
+    from attendant.model.text import normalize, tokenizer
 
     named = options.tokenizer or options.source_tokenizer or options.target_tokenizer
     if named and options.distilled:
@@ -101,8 +105,10 @@ def train_plan(options: Namespace) -> Plan:
     model, training = config.build(options.preset or "tiny", settings if options.preset else {})
     names = normalize.parse(options.normalize)
 
-    from model import checkpoint, estimate, initial, recipe, teachers
-    from model.prepare import Plan, tokenizer_kinds
+    from attendant.model import checkpoint
+    from attendant.model.distillation import teachers
+    from attendant.model.training import estimate, initial, recipe
+    from attendant.model.training.prepare import Plan, tokenizer_kinds
 
     plan = Plan(
         data=options.data or options.distilled / teachers.PAIRS,
@@ -153,9 +159,10 @@ def distill(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     options = parser.parse_args(arguments)
+    check_writable(options.out, beside=True)
 
-    from model.distill import DistillPlan
-    from model.distill import distill as run_distillation
+    from attendant.model.distillation.distill import DistillPlan
+    from attendant.model.distillation.distill import distill as run_distillation
 
     counts = run_distillation(DistillPlan(**vars(options)))["counts"]
     print(
@@ -187,7 +194,9 @@ def plot(parser: ArgumentParser, arguments: list[str]) -> None:
     if options.what == "attention" and not options.source:
         raise ConfigError("attendant plot attention takes --source TEXT, a text for the model to read.")
 
-    from model import plots
+    check_writable(options.out)
+
+    from attendant.model.plots import draw as plots
 
     options.out.mkdir(parents=True, exist_ok=True)
     if options.what == "history":
@@ -207,8 +216,9 @@ def release(parser: ArgumentParser, arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
+    check_writable(options.out, beside=True)
 
-    from model import checkpoint
+    from attendant.model import checkpoint
 
     checkpoint.release(options.run, options.out, options.step)
     size = sum(path.stat().st_size for path in options.out.iterdir())

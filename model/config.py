@@ -12,9 +12,9 @@ import re
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from model.errors import ConfigError
+from attendant.model.errors import ConfigError
 
 CHOICES = {
     "score": ("dot", "additive", "gaussian"),
@@ -202,8 +202,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     name, sign, raw = text.partition("=")
     hints = {**typing.get_type_hints(ModelConfig), **typing.get_type_hints(TrainConfig)}
     settable = [n for n in hints if n not in ("source_vocab", "target_vocab", "shared_vocab")]
-    if near := difflib.get_close_matches(name, settable, 1, 0.8) if name not in settable else []:
-        raise ConfigError(f"--set {name}: there is no such option; did you mean {near[0]}?")
+    if near := _meant(name, settable):
+        raise ConfigError(f"--set {name}: there is no such option; did you mean {' or '.join(near)}?")
     if not sign or name not in settable:
         raise ConfigError(f"--set takes name=value with a name of {', '.join(settable)}, not {text!r}.")
     kind = hints[name]
@@ -212,6 +212,14 @@ def parse_setting(text: str) -> tuple[str, Any]:
     except ValueError:
         wanted = {bool: "one of true, false", int: "a whole number", float: "a number"}[kind]
         raise ConfigError(f"--set {name}= takes {wanted}, not {raw!r}.") from None
+
+
+def _meant(name: str, settable: list[str]) -> list[str]:
+    """What an unknown name was probably meant to be: `layers` is a part of encoder_layers and of decoder_layers."""
+    if name in settable:
+        return []
+    longer = [known for known in settable if f"_{name}_" in f"_{known}_"] if name else []
+    return difflib.get_close_matches(name, settable, 1, 0.8) or longer
 
 
 def to_json(config: ModelConfig | TrainConfig) -> dict[str, Any]:
@@ -226,7 +234,10 @@ def train_from_json(values: dict[str, Any], path: Path) -> TrainConfig:
     return _from_json(TrainConfig, values, path)
 
 
-def _from_json(kind: Any, values: dict[str, Any], path: Path) -> Any:
+Config = TypeVar("Config", "ModelConfig", "TrainConfig")
+
+
+def _from_json(kind: type[Config], values: dict[str, Any], path: Path) -> Config:
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(set(values) - known)
     if unknown:
@@ -242,7 +253,7 @@ def _parse(kind: type, raw: str) -> Any:
     return kind(raw)
 
 
-def _problems_of_choices(config: Any) -> list[str]:
+def _problems_of_choices(config: ModelConfig | TrainConfig) -> list[str]:
     names = [field.name for field in dataclasses.fields(config) if field.name in CHOICES]
     return [
         f"{name} takes one of {', '.join(CHOICES[name])}, not {getattr(config, name)!r}"
@@ -251,7 +262,7 @@ def _problems_of_choices(config: Any) -> list[str]:
     ]
 
 
-def _raise_if_any(config: Any) -> Any:
+def _raise_if_any(config: Config) -> Config:
     _raise_all(config.problems())
     return config
 

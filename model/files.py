@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from model.errors import UserError
+from attendant.model.errors import UserError
 
 try:
     import fcntl
@@ -33,6 +35,24 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
         beside.rename(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_writable(out: Path, beside: bool = False) -> None:
+    """UserError, before any work is done, if the directory `--out` cannot be made or written to.
+
+    `beside`: it is written under another name in its parent directory, and renamed.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a directory.")
+    directory = out.absolute().parent if beside else out.absolute()
+    while not directory.exists():
+        directory = directory.parent
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk has a sentence of its own
+            raise UserError(f"--out {out} cannot be written: {error.strerror}.") from None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 
-from model.errors import ConfigError
+from attendant.model.errors import ConfigError
 
 PAYS = 0.95  # more threads must take at most this fraction of the time that fewer took
 LONG = 0.5  # seconds: a run that takes longer is not repeated

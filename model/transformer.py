@@ -7,19 +7,20 @@ Source and target ids are right-padded with PAD; a target begins with BOS.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention
-from model.config import ModelConfig
-from model.dropout import Dropout
-from model.tokenizer import EOS, PAD
+from attendant.model.attention import MultiHeadAttention
+from attendant.model.config import ModelConfig
+from attendant.model.dropout import Dropout
+from attendant.model.text.tokenizer import EOS, PAD
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
@@ -47,7 +48,8 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids (B, T) at positions start, start + 1, ... -> (B, T, D)"""
         x = self.tokens(ids) * self.scale
-        return self.dropout(self.norm(x + self.positions[start : start + ids.shape[1]]))
+        embedded: Tensor = self.dropout(self.norm(x + self.positions[start : start + ids.shape[1]]))
+        return embedded
 
 
 class FeedForward(nn.Module):
@@ -61,7 +63,8 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.ff_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.dropout(self.activation(self.widen(x))))
+        y: Tensor = self.narrow(self.dropout(self.activation(self.widen(x))))
+        return y
 
 
 class Residual(nn.Module):
@@ -76,8 +79,10 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, T, D) and f -> (B, T, D)"""
         if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+            y: Tensor = x + self.dropout(sublayer(self.norm(x)))
+        else:
+            y = self.norm(x + self.dropout(sublayer(x)))
+        return y
 
 
 class EncoderLayer(nn.Module):
@@ -98,7 +103,8 @@ class EncoderLayer(nn.Module):
             return self.self_attention.attend(q, k, v, mask, weights)
 
         x = self.self_residual(x, attend)
-        return self.feed_residual(x, self.feed_forward)
+        y: Tensor = self.feed_residual(x, self.feed_forward)
+        return y
 
 
 @dataclass
@@ -156,7 +162,8 @@ class DecoderLayer(nn.Module):
 
         x = self.self_residual(x, attend_target)
         x = self.cross_residual(x, attend_source)
-        return self.feed_residual(x, self.feed_forward)
+        y: Tensor = self.feed_residual(x, self.feed_forward)
+        return y
 
 
 @dataclass
@@ -220,12 +227,13 @@ class Transformer(nn.Module):
         x = self.source_embedding(source)
         for layer in self.encoder:
             x = layer(x, mask, None if weights is None else weights.encoder)
-        return self.encoder_norm(x)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
 
     def start(self, memory: Tensor, source_mask: Tensor | None) -> Cache:
         """A cache with the cross-attention keys and values of every layer, and no target token yet."""
-        layers = [LayerCache(*layer.cross_attention.keys_values(memory)) for layer in self.decoder]
-        return Cache(layers, source_mask)
+        layers = cast("Iterable[DecoderLayer]", self.decoder)  # a ModuleList's items have no type of their own
+        return Cache([LayerCache(*layer.cross_attention.keys_values(memory)) for layer in layers], source_mask)
 
     def decode(self, target: Tensor, cache: Cache, weights: AttentionWeights | None = None) -> Tensor:
         """Decode the next T tokens and add them to the cache: target (B, T) -> logits (B, T, V)
@@ -238,7 +246,8 @@ class Transformer(nn.Module):
             lists = (None, None) if weights is None else (weights.decoder, weights.cross)
             x = layer(x, layer_cache, mask, cache.source_mask, *lists)
         cache.length += target.shape[1]
-        return self.output(self.decoder_norm(x))
+        logits: Tensor = self.output(self.decoder_norm(x))
+        return logits
 
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())  # a tied matrix is one parameter, counted once

@@ -56,6 +56,12 @@ def cpu_name(root: Path = ROOT) -> str:
     return ""
 
 
+def group_file(root: Path, controller: str, name: str) -> str:
+    """A file of the innermost control group of this process that has it, or an empty string."""
+    found = (_text(group / name) for group in _groups(root, controller))
+    return next((text for text in found if text), "")
+
+
 def _allowed_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -1,21 +1,48 @@
 """Every setting of the service: a flag and an ATTENDANT_ variable of the same name; the flag wins."""
 
-from __future__ import annotations
-
 import difflib
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from attendant.service.client_keys import ClientLimit, is_key, read_keys, read_limits, unknown_limits
+
 DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
 PREFIX = "ATTENDANT_"
-NOT_SETTINGS = {"ATTENDANT_TRACEBACK"}  # read by the command itself
+NOT_SETTINGS = {"ATTENDANT_TRACEBACK", "ATTENDANT_KERNELS"}  # read by the command itself, and by attendant.kernels
 SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 ONLY_WITH_MODELS = ("default_model", "load", "max_loaded")
-KEY = re.compile(r"[!-+\--~]+")  # visible ASCII without the comma, which separates keys
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of setting: how a text is read, a ValueError if it cannot be, and what it takes, in words."""
+
+    read: Callable[[str], Any]
+    takes: str
+
+
+def _read_switch(text: str) -> bool:
+    if text.lower() not in SWITCHES:
+        raise ValueError("no switch")
+    return SWITCHES[text.lower()]
+
+
+TEXT = Kind(str, "a text that is not empty")
+KEYS = Kind(read_keys, "keys of visible ASCII characters, each with or without NAME: before it, comma-separated")
+LIMITS = Kind(read_limits, "NAME:REQUESTS:TOKENS, comma-separated")
+KINDS: dict[Any, Kind] = {
+    bool: Kind(_read_switch, "true or false"),
+    int: Kind(int, "a whole number"),
+    float: Kind(float, "a number"),
+    str: TEXT,
+    str | None: TEXT,
+    Path | None: Kind(Path, "a directory"),
+    tuple[str, ...]: KEYS,
+    tuple[ClientLimit, ...]: LIMITS,
+}
 
 
 class SettingsError(Exception):
@@ -55,14 +82,20 @@ class Settings:
     )
     max_loaded: int = setting(
         0,
-        "with --models, models loaded at once, the least recently used leaves; 0: as many as fit in memory",
+        "with --models, models loaded at once, the least recently used is evicted; 0: as many as fit in memory",
         low=0,
         high=10**6,
     )
     host: str = setting("127.0.0.1", "the address to listen on; 0.0.0.0 is every one")
     port: int = setting(8000, "the port to listen on; 0: any free one", low=0, high=65535)
-    api_keys: tuple[str, ...] = setting((), "keys, comma-separated; with any, requests must carry one", secret=True)
+    api_keys: tuple[str, ...] = setting(
+        (), "keys, comma-separated; with any, requests must carry one; NAME:KEY names a client", secret=True
+    )
     admin_keys: tuple[str, ...] = setting((), "keys that may also reload, comma-separated", secret=True)
+    client_limits: tuple[ClientLimit, ...] = setting(
+        (),
+        "most requests and tokens a minute for the keys of a name; 0: any number; *: every other client; over it 429",
+    )
     provider: str = setting("auto", "what computes; auto: cuda where it answers", choices=("auto", "cpu", "cuda"))
     precision: str = setting(
         "auto", "which variant of the bundle; auto: the fastest here", choices=("auto", "int8", "fp32", "fp16")
@@ -78,14 +111,14 @@ class Settings:
     )
     max_rows: int = setting(
         0,
-        "most hypotheses computed in one step of a lane; 0: as many as the memory limit allows, up to 64",
+        "most hypotheses computed in one step of a lane; 0: as many as the memory limit allows, up to 72",
         low=0,
         high=65536,
     )
-    max_queue_requests: int = setting(1024, "most texts that wait; over it requests get 429", low=1, high=10**6)
+    max_queue_requests: int = setting(1024, "maximum queued texts; over it requests get 429", low=1, high=10**6)
     max_queue_tokens: int = setting(
         200_000,
-        "token budget of all that waits, source and possible target tokens; over it 429",
+        "token budget of all that waits, source and possible target tokens, large requests apart; over it 429",
         unit="tokens",
         low=1,
         high=10**9,
@@ -98,6 +131,13 @@ class Settings:
         high=10**6,
     )
     share_in_flight: bool = setting(True, "identical texts asked for at the same time are computed once")
+    memory_megabytes: int = setting(
+        0,
+        "memory that the process may come to hold; 0: the container's limit, or the machine's",
+        unit="MB",
+        low=0,
+        high=10**9,
+    )
     max_body_bytes: int = setting(
         2**20,
         "largest body of a request, before and after decompression; over it 413",
@@ -105,7 +145,12 @@ class Settings:
         low=1024,
         high=2**30,
     )
-    max_inputs: int = setting(256, "most texts in one request", low=1, high=10**6)
+    allow_unknown: str = setting(
+        "auto",
+        "read sources with what the vocabulary lacks, where a request does not say; auto: as the bundle has it",
+        choices=("auto", "true", "false"),
+    )
+    max_inputs: int = setting(256, "most texts in one request", low=1, high=10**9)
     max_beam_size: int = setting(32, "largest beam_size and num_hypotheses of a request", low=1, high=4096)
     explain: bool = setting(True, "answer POST /v1/explain")
     max_explain_values: int = setting(
@@ -113,6 +158,16 @@ class Settings:
     )
     timeout_ms: int = setting(
         60_000, "the deadline of a request that names none; 0: none", unit="ms", low=0, high=86_400_000
+    )
+    max_timeout_ms: int = setting(
+        600_000,
+        "the longest deadline that a request may name; longer ones are cut to it; 0: any",
+        unit="ms",
+        low=0,
+        high=86_400_000,
+    )
+    load_seconds: float = setting(
+        600.0, "time for a bundle to be loaded; over it the load is given up", unit="s", low=0.1, high=86_400
     )
     grace_seconds: float = setting(
         60.0, "time for accepted requests to finish, at a stop and after a reload", unit="s", low=0, high=86_400
@@ -127,14 +182,14 @@ class Settings:
     )
     send_seconds: float = setting(
         30.0,
-        "time for which a client may leave an answer unread; over it the connection ends",
+        "time in which a client may read nothing of its answer; over it the connection ends",
         unit="s",
         low=0.1,
         high=86_400,
     )
     log_format: str = setting("text", "format of the log on standard error", choices=("text", "json"))
     log_level: str = setting(
-        "info", "the least that is logged; requests are info", choices=("debug", "info", "warning", "error")
+        "info", "minimum log level; requests are info", choices=("debug", "info", "warning", "error")
     )
     log_texts: bool = setting(False, "also log the texts of requests and answers")
     tracing: bool = setting(False, "spans of every request through OpenTelemetry; needs attendant-transformer[otel]")
@@ -176,7 +231,7 @@ def read_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> S
             bad_flag |= name in flags
     if contradictions := _contradictions(values):
         problems += contradictions
-        bad_flag |= any(name in flags for name in ("models", *ONLY_WITH_MODELS))
+        bad_flag |= any(name in flags for name in ("models", "client_limits", *ONLY_WITH_MODELS))
     if problems:
         raise SettingsError(problems, 2 if bad_flag else 1)
     return Settings(**values)
@@ -187,14 +242,8 @@ def takes(setting_field: Field[Any]) -> str:
     about = setting_field.metadata
     if about["choices"]:
         return "one of " + ", ".join(about["choices"])
-    if setting_field.type == "bool":
-        return "true or false"
-    if setting_field.type in ("int", "float"):
-        kind = "a whole number" if setting_field.type == "int" else "a number"
-        return f"{kind} from {about['low']} to {about['high']}"
-    return {"Path | None": "a directory", "tuple[str, ...]": "keys of visible ASCII characters, comma-separated"}.get(
-        str(setting_field.type), "a text that is not empty"
-    )
+    kind = KINDS[setting_field.type].takes
+    return kind if about["low"] is None else f"{kind} from {about['low']} to {about['high']}"
 
 
 def _parse(setting_field: Field[Any], text: str) -> Any:
@@ -202,43 +251,40 @@ def _parse(setting_field: Field[Any], text: str) -> Any:
     text = text.strip()
     if not text:
         raise ValueError("empty")
-    kind = setting_field.type
-    if kind == "int":
-        return int(text)
-    if kind == "float":
-        return float(text)
-    if kind == "bool":
-        if text.lower() not in SWITCHES:
-            raise ValueError("no switch")
-        return SWITCHES[text.lower()]
-    if kind == "Path | None":
-        return Path(text)
-    return tuple(key.strip() for key in text.split(",")) if kind == "tuple[str, ...]" else text
+    return KINDS[setting_field.type].read(text)
 
 
 def _problem(setting_field: Field[Any], value: Any, shown: str) -> str | None:
     """What is wrong with a value, as a sentence; a key is never shown."""
     about = setting_field.metadata
-    if setting_field.type == "tuple[str, ...]":
-        good = all(KEY.fullmatch(key) for key in value)
+    kind = KINDS[setting_field.type]
+    if kind is KEYS:
+        good = all(map(is_key, value))
         return None if good else f"{shown} takes {takes(setting_field)}; one of those given is not."
     good = not about["choices"] or value in about["choices"]
     if about["low"] is not None:
         good = math.isfinite(value) and about["low"] <= value <= about["high"]
-    elif setting_field.type in ("str", "str | None") and not about["choices"]:
+    elif kind is TEXT and not about["choices"]:
         good = value != ""
     return None if good else f"{shown} takes {takes(setting_field)}, not {value!r}."
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
     """Settings that contradict each other, as sentences; `values` may lack those that were not given."""
-    if values.get("models") is not None:
-        both = values.get("bundle") is not None
-        return ["--bundle and --models are both given; put the bundle among the models, or leave one out."] * both
-    given = [name for name in ONLY_WITH_MODELS if values.get(name) not in (None, 0, "eager")]
-    return [
-        f"{flag(name)} is for several models; give their directory with --models, or leave it out." for name in given
+    keys = (*values.get("api_keys", ()), *values.get("admin_keys", ()))
+    sentences = [
+        f"--client-limits has {name!r}, and no key has this name; give it one, as NAME:KEY, or leave the limit out."
+        for name in unknown_limits(values.get("client_limits", ()), keys)
     ]
+    if values.get("models") is None:
+        given = [name for name in ONLY_WITH_MODELS if values.get(name) not in (None, 0, "eager")]
+        sentences += [
+            f"{flag(each)} is for several models; give their directory with --models, or leave it out."
+            for each in given
+        ]
+    elif values.get("bundle") is not None:
+        sentences.append("--bundle and --models are both given; put the bundle among the models, or leave one out.")
+    return sentences
 
 
 def _is_unknown(name: str) -> bool:
@@ -249,4 +295,4 @@ def _is_unknown(name: str) -> bool:
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), [f.name for f in fields(Settings)], 1)
     hint = f"did you mean {variable(near[0])}?" if near else "attendant serve --help lists the settings."
-    return f"{name} is no setting; {hint}"
+    return f"{name}: unknown setting; {hint}"

@@ -1,55 +1,22 @@
-"""What tests share: a small model of any shape, and a small corpus."""
+"""What every test has: passive OpenMP threads, signals that children hear, and a writer of small corpora."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 # Threads of OpenMP that spin while they wait make a test take minutes wherever another process uses the processors.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import torch
-
-from model.config import ModelConfig
-from model.transformer import Transformer
-
-SMALL: dict[str, Any] = {
-    "source_vocab": 13, "target_vocab": 11, "d_model": 16, "d_ff": 24, "heads": 2, "encoder_layers": 2,
-    "decoder_layers": 2, "dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "max_length": 64,
-}  # fmt: skip
-
-
-def make_model(seed: int = 0, **changes: Any) -> Transformer:
-    """A small random model in eval mode."""
-    torch.manual_seed(seed)
-    return Transformer(ModelConfig(**{**SMALL, **changes})).eval()
-
-
-# What a model that was trained elsewhere may have; the defaults have none of it.
-FOREIGN: list[dict[str, Any]] = [
-    {"output_bias": True}, {"embedding_norm": True}, {"final_norm": True}, {"scale_embeddings": False},
-    {"source_end": False},
-    {"output_bias": True, "embedding_norm": True, "final_norm": True, "scale_embeddings": False, "tie": "none",
-     "positions": "learned"},
-]  # fmt: skip
-
-
-def make_foreign_model(**changes: Any) -> Transformer:
-    """A small model whose norms and biases are not those of a fresh one."""
-    return with_random_biases(make_model(**changes))
-
-
-def with_random_biases(model: Transformer) -> Transformer:
-    """The model with biases and norms that are not 0 and 1, so that a forgotten one shows."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias") or "norm" in name:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+# nohup ignores SIGHUP, a shell's background job SIGINT, and children inherit that. A handler that does nothing ignores
+# the signal here just as well, and a child starts with the default.
+for ignored in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, lambda *_: None)
 
 
 @pytest.fixture

@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from export.bundle import Bundle
-from model import reference
-from model.tokenizer import SPECIAL_TOKENS
-from model.transformer import Transformer
-from tests.conftest import make_model
-from tests.engines import SYMBOLS, make_bundle
-from tests.processes import Process, requests, without_timing
-from tests.serving import events_of, wait_for
-from tests.threads import in_threads
+from attendant.export.bundle import Bundle
+from attendant.model.search import reference
+from attendant.model.text.tokenizer import SPECIAL_TOKENS
+from attendant.model.transformer import Transformer
+from tests.support.engines import SYMBOLS, make_bundle
+from tests.support.processes import Process, requests, without_timing
+from tests.support.serving import events_of, wait_for
+from tests.support.small_models import make_model
+from tests.support.threads import in_threads
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 FINAL_STATUSES = {200, 429, 503, 504}  # answered; refused at the door; stopping; too late

@@ -7,12 +7,16 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from model.errors import ConfigError, UserError
+from attendant.model.errors import ConfigError, UserError
+from attendant.model.files import check_writable
 
 # Format: what PATH is, and the flags that its reader takes.
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "marian": ("a directory of Hugging Face's Marian (OPUS-MT)", ("target_language",)),
-    "m2m": ("a directory of Hugging Face's M2M100 (M2M-100, NLLB, SMaLL-100)", ("source_language", "target_language")),
+    "m2m": (
+        "a directory of Hugging Face's M2M100 (M2M-100, NLLB, SMaLL-100)",
+        ("source_language", "target_language", "small100"),
+    ),
     "bart": ("a directory of Hugging Face's BART, mBART or mBART-50", ("source_language", "target_language")),
     "fairseq": ("a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")),
     "marian-npz": (
@@ -37,6 +41,7 @@ REQUIRED = {"fairseq": ("dict_source", "dict_target"), "torch": ("map",)}
 FLAGS: dict[str, tuple[Any, str, str]] = {
     "source_language": (str, "CODE", "the language of sources, where the model has several"),
     "target_language": (str, "CODE", "the language to write, where the model has several"),
+    "small100": (str, "yes|no", "whether it is a SMaLL-100; else by the names of its files"),
     "source_vocabulary": (Path, "FILE", "the vocabulary of the source side, where decoder.yml does not name it"),
     "target_vocabulary": (Path, "FILE", "the vocabulary of the target side"),
     "dict_source": (Path, "TXT", "the dictionary of the source side"),
@@ -53,9 +58,11 @@ SHOWN = 5
 def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "format",
+        nargs="?",
         choices=FORMATS,
         metavar="FORMAT",
-        help="; ".join(f"{name}: {about}" for name, (about, _) in FORMATS.items()),
+        help="found by the files where it is not given; "
+        + "; ".join(f"{name}: {about}" for name, (about, _) in FORMATS.items()),
     )
     parser.add_argument("path", type=Path, metavar="PATH", help="the model")
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="a new directory, for attendant export")
@@ -63,15 +70,17 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
         "--samples",
         type=Path,
         metavar="TSV",
-        help=(
-            "lines of source<TAB>target: tokenizers are compared on them, and export calibrates and proves with them"
-        ),
+        help=("lines of source<TAB>target: tokenizers are compared on them, and export proves and measures with them"),
     )
     for name, (kind, metavar, about) in FLAGS.items():
         users = ", ".join(name_of for name_of, (_, flags) in FORMATS.items() if name in flags)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=f"{about} ({users})")
     options = parser.parse_args(arguments)
     given = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
+    if options.format is None:
+        from attendant.model.importers.detect import find_format
+
+        options.format = find_format(options.path, set(given))
     for name in given.keys() - set(FORMATS[options.format][1]):
         raise ConfigError(f"--{name.replace('_', '-')} is not for the format {options.format}.")
     for name in REQUIRED.get(options.format, ()):
@@ -79,13 +88,14 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
             raise ConfigError(f"the format {options.format} needs --{name.replace('_', '-')}.")
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
+    check_writable(options.out, beside=True)
 
-    from model.pairs import read_pairs
+    from attendant.model.corpus.pairs import read_pairs
 
     pairs = list(read_pairs(options.samples)) if options.samples else []
-    reader = importlib.import_module(f"model.importers.{options.format.replace('-', '_')}")
+    reader = importlib.import_module(f"attendant.model.importers.formats.{options.format.replace('-', '_')}")
     model = reader.read(options.path, **given)
-    notes = [*model.notes, *_compare(model, pairs)]
+    notes = [*model.notes, *_loss(model, pairs), *_compare(model, pairs)]
     model.write(options.out, options.samples)
     count = sum(weight.numel() for weight in model.weights.values())
     print(f"{options.out}: {options.format}, {count / 1e6:.1f} M parameters, {model.config.max_length} positions")
@@ -94,9 +104,19 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
     print(f"  next: attendant export {options.out} --out BUNDLE{'' if options.samples else ' --samples TSV'}")
 
 
+def _loss(model: Any, pairs: list[tuple[str, str]]) -> list[str]:
+    """A note on the model's loss on the samples: one that ignores its source, or was imported wrongly, shows there."""
+    from attendant.model.importers.loss import MOST_PAIRS, bits_per_token
+
+    found = bits_per_token(model, pairs) if pairs else None
+    if found is None:
+        return []
+    return [f"its loss on {min(len(pairs), MOST_PAIRS)} samples is {found:.2f} (cross-entropy, bits a token)"]
+
+
 def _compare(model: Any, pairs: list[tuple[str, str]]) -> list[str]:
     """Notes on the samples that the imported tokenizers split differently from SentencePiece itself."""
-    from model.importers.sentencepiece import differences
+    from attendant.model.importers.files.sentencepiece import differences
 
     notes = []
     sides = {"source": (model.source, [a for a, _ in pairs]), "target": (model.target, [b for _, b in pairs])}

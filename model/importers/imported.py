@@ -12,15 +12,16 @@ import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from attendant_version import VERSION
-from model import checkpoint
-from model.config import ModelConfig, to_json
-from model.errors import ConfigError
-from model.files import write_directory, write_json
-from model.importers.problems import Problems
-from model.importers.vocabulary import Layout
-from model.tokenizer import Tokenizer
-from model.transformer import Transformer
+from attendant.common.version import VERSION
+from attendant.model import checkpoint
+from attendant.model.config import ModelConfig, to_json
+from attendant.model.errors import ConfigError
+from attendant.model.files import write_directory, write_json
+from attendant.model.importers.families.vocabulary import Layout, Tables
+from attendant.model.importers.files.sentencepiece import SPACE
+from attendant.model.importers.problems import Problems
+from attendant.model.text.tokenizer import Tokenizer
+from attendant.model.transformer import Transformer
 
 SIGMOID_GELU = 1.702  # the factor in x sigmoid(1.702 x)
 LARGEST_DEFAULT = 10**6
@@ -38,6 +39,11 @@ class ImportedModel:
     languages: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # sentences for the user
     spm: dict[str, Path] = field(default_factory=dict)  # side: the SentencePiece file of its tokenizer
+
+    @property
+    def is_sentencepiece(self) -> bool:
+        """Whether sources are read by a SentencePiece model, whose own libraries take any text."""
+        return any(piece.startswith(SPACE) for piece in self.source.get_vocab())
 
     def check(self, problems: Problems) -> None:
         """Check that the weights and vocabularies are exactly those that the options describe."""
@@ -72,7 +78,7 @@ class ImportedModel:
             config = {
                 "model": to_json(self.config),
                 "imported": self.provenance,
-                "generation": self.generation,
+                "generation": {**({"allow_unknown": True} if self.is_sentencepiece else {}), **self.generation},
                 "languages": self.languages,
                 "versions": {"attendant": VERSION, "torch": torch.__version__},
             }
@@ -90,7 +96,7 @@ class ImportedModel:
 def with_embeddings(
     config: ModelConfig,
     weights: dict[str, Tensor],
-    tables: tuple[Tensor, Tensor, Tensor],
+    tables: Tables,
     layouts: tuple[Layout, Layout],
     bias: Tensor | None = None,
 ) -> ModelConfig:

@@ -9,16 +9,23 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
-from model.errors import UserError
+from attendant.model.errors import UserError
 
 LARGEST_JSON = 256 * 2**20  # bytes
 LARGEST_SIZE = 2**20  # of features and positions
 MOST_LAYERS = 256
+T = TypeVar("T")
+# What wraps a model and puts a prefix before the names of its weights: and how to save the model itself.
+WRAPPERS = {
+    "module.": ("DistributedDataParallel", "model.module.state_dict()"),
+    "_orig_mod.": ("torch.compile", "model._orig_mod.state_dict()"),
+    "model.": ("Lightning", "module.model.state_dict()"),
+}
 
 
 class ImportRefusedError(UserError):
@@ -35,11 +42,24 @@ class Problems:
         if problem not in self.found:
             self.found.append(problem)
 
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise at once: a problem after which no other says anything."""
+        self.add(problem)
+        self.raise_if_any()
+        raise AssertionError("there is a problem")
+
     def raise_if_any(self) -> None:
         if self.found:
             raise ImportRefusedError(
                 "\n".join([f"{self.path} cannot be imported, and nothing was written:", *self.found])
             )
+
+    def required(self, value: T | None) -> T:
+        """The value, or every problem, if it could not be read; who returns None adds a problem that says why."""
+        if value is None:
+            self.raise_if_any()
+            raise AssertionError("nothing was read, and no problem says why")
+        return value
 
 
 class Settings:
@@ -58,30 +78,31 @@ class Settings:
             if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
                 return value
             if value is not None:
-                self.problems.add(f"{self.name}: {name} is {value!r:.60}, not a whole number from 1 to {most:,}")
+                self.problems.add(f"{self.name}: {name} is {shown(value)}, not a whole number from 1 to {most:,}")
                 return 1
         self.problems.add(f"{self.name} lacks {' or '.join(names)}")
         return 1
 
     def index(self, name: str, below: int, default: int | None = None) -> int:
-        """An id below a vocabulary's size."""
-        value = self.values.get(name, default)
+        """An id below a vocabulary's size; the default where there is none, or null."""
+        value = self.values.get(name)
+        value = default if value is None else value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below:
             return value
-        self.problems.add(f"{self.name}: {name} is {value!r:.60}, not an id below {below:,}")
+        self.problems.add(f"{self.name}: {name} is {shown(value)}, not an id below {below:,}")
         return 0
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.values.get(name)
         if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
-            self.problems.add(f"{self.name}: {name} is {value!r:.60}, not true or false")
+            self.problems.add(f"{self.name}: {name} is {shown(value)}, not true or false")
         return default if value is None else bool(value)
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
         value = self.values.get(name, default)
         if isinstance(value, str) and value in choices:
             return choices[value]
-        self.problems.add(f"{self.name}: {name} is {value!r:.60}; it takes one of {', '.join(choices)}")
+        self.problems.add(f"{self.name}: {name} is {shown(value)}; it takes one of {', '.join(choices)}")
         return next(iter(choices.values()))
 
     def same(self, name: str, other: str) -> int:
@@ -93,7 +114,7 @@ class Settings:
 
     def refuse_if(self, name: str, why: str) -> None:
         if self.values.get(name):
-            self.problems.add(f"{self.name}: {name} is {self.values[name]!r:.60}; {why}")
+            self.problems.add(f"{self.name}: {name} is {shown(self.values[name])}; {why}")
 
 
 class Tensors:
@@ -143,10 +164,28 @@ class Tensors:
             more = f" and {len(left) - 8} more" if len(left) > 8 else ""
             self.problems.add(f"there is no place for the weights {', '.join(left[:8])}{more}")
 
+    def refuse_wrapped(self, prefixes: Iterable[str] = ("module.", "_orig_mod.")) -> None:
+        """Refuse weights whose names all begin with what a wrapper of torch's put there."""
+        for prefix in prefixes:
+            if self.tensors and all(name.startswith(prefix) for name in self.tensors):
+                who, how = WRAPPERS[prefix]
+                self.problems.refuse(f"its weights' names all begin with {prefix}, which {who} puts there; save {how}")
+
     def layers(self, pattern: str) -> int:
         """The number of layers; `pattern` matches a weight's name and has the layer's number, from 0, as its group."""
         matches = (re.match(pattern, name) for name in self.tensors)
         return max((int(match[1]) + 1 for match in matches if match and len(match[1]) < 6), default=0)
+
+
+def shown(value: Any) -> str:
+    """A value of a file for a sentence: plain ones as they are written, cut; of anything else its type."""
+    if isinstance(value, str):
+        return repr(value[:60])
+    if value is None or isinstance(value, bool | float):
+        return repr(value)
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"
+    return f"a {type(value).__name__:.60}"
 
 
 def join(parts: Iterable[Tensor | None]) -> Tensor | None:

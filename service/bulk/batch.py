@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.bulk.formats import Finish, LineSource, LineWriter, Source, Writer, read_object
-from service.bulk.texts import LIMITS, LINES_AHEAD, complaint
-from service.engine.tasks import Generate, Outcome
-from service.errors import InvalidFieldError, ServiceError
-from service.http.completion import Completion
-from service.http.errors import UnknownModelError
-from service.http.openai import COMPLETIONS, error_format
-from service.requests.completion_plan import plan_completion
-from service.requests.content import encode
-from service.requests.openai_schemas import CompletionRequest
-from service.requests.planning import input_seed
-from service.requests.served import ServedModel
-from service.requests.validation import validate
+from attendant.service.bulk.formats import Finish, LineSource, LineWriter, Source, Writer, read_object
+from attendant.service.bulk.texts import LIMITS, LINES_AHEAD, complaint
+from attendant.service.engine.tasks import Generate, Outcome
+from attendant.service.errors import InvalidFieldError, ServiceError, UnknownModelError
+from attendant.service.openai.answers import Completion
+from attendant.service.openai.completion_plan import plan_completion
+from attendant.service.openai.errors import openai_error
+from attendant.service.openai.paths import COMPLETIONS
+from attendant.service.openai.schemas import CompletionRequest
+from attendant.service.requests.content import encode
+from attendant.service.requests.planning import input_seed
+from attendant.service.requests.served import ServedModel
+from attendant.service.requests.validation import validate
 
 FIELDS = {"custom_id", "method", "url", "body"}
 
@@ -66,7 +66,7 @@ class BatchFormat:
             pass
         if not isinstance(error, ServiceError):
             error = ServiceError(complaint(error))
-        status, content = error_format(COMPLETIONS, error)
+        status, content = openai_error(error)
         return _line(_name(place), custom_id, status, content)
 
     def shown(self, raw: bytes) -> str:

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attendant_version import install_command
-from service.bulk.batch import BatchFormat
-from service.bulk.formats import Format, JsonFormat, Source, TextFormat, TsvFormat
-from service.bulk.pipeline import Item, answered
-from service.bulk.progress import Progress
-from service.bulk.shards import Output, Place, ShardWriter
-from service.bulk.texts import complaint, error_type
-from service.requests.planning import SEEDS
-from service.requests.schemas import GenerateRequest
-from service.requests.served import ServedModel
+from attendant.common.version import install_command
+from attendant.service.bulk.batch import BatchFormat
+from attendant.service.bulk.formats import Format, JsonFormat, Source, TextFormat, TsvFormat
+from attendant.service.bulk.pipeline import Item, answered
+from attendant.service.bulk.progress import Progress
+from attendant.service.bulk.shards import Output, Place, ShardWriter
+from attendant.service.bulk.texts import complaint, error_type
+from attendant.service.requests.planning import SEEDS
+from attendant.service.requests.schemas import GenerateRequest
+from attendant.service.requests.served import ServedModel
 
 SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 FORMATS = ("text", "tsv", "jsonl", "openai", "parquet")
@@ -119,7 +119,7 @@ def make_format(
         return JsonFormat(served, request, options.field)
     if name == "parquet":
         try:
-            from service.bulk.parquet import ParquetFormat
+            from attendant.service.bulk.parquet import ParquetFormat
         except ModuleNotFoundError:
             raise BulkUsageError(f"Parquet needs pyarrow; run: {install_command('parquet')}.") from None
         return ParquetFormat(served, request, options.field)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from service.bulk.texts import (
+from attendant.service.bulk.texts import (
     complaint,
     decode_text,
     error_type,
@@ -22,11 +22,11 @@ from service.bulk.texts import (
     text_line,
     texts_ahead,
 )
-from service.engine.tasks import Generate, Generated, Outcome
-from service.errors import InvalidFieldError
-from service.requests.content import encode, output_content
-from service.requests.schemas import GenerateRequest
-from service.requests.served import ServedModel
+from attendant.service.engine.tasks import Generate, Generated, Outcome
+from attendant.service.errors import InvalidFieldError
+from attendant.service.requests.content import encode, output_content
+from attendant.service.requests.schemas import GenerateRequest
+from attendant.service.requests.served import ServedModel
 
 Finish = Callable[[Sequence[Outcome]], Any]  # from outcomes to what is written; it may raise
 

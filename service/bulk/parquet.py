@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from service.bulk.formats import Finish, Source, Writer, only
-from service.bulk.texts import complaint, not_utf8, plan_text, texts_ahead
-from service.engine.tasks import Generate, Outcome
-from service.errors import InvalidFieldError
-from service.requests.schemas import GenerateRequest
-from service.requests.served import ServedModel
+from attendant.service.bulk.formats import Finish, Source, Writer, only
+from attendant.service.bulk.texts import complaint, not_utf8, plan_text, texts_ahead
+from attendant.service.engine.tasks import Generate, Outcome
+from attendant.service.errors import InvalidFieldError
+from attendant.service.requests.schemas import GenerateRequest
+from attendant.service.requests.served import ServedModel
 
 ROWS = 1024  # read at once, and in a row group of the output
 HYPOTHESES = pyarrow.list_(

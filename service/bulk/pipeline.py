@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from service.engine.interface import EngineInterface
-from service.engine.tasks import Finished, Generate, NewTokens, Outcome
-from service.errors import QueueFullError, ServiceError
+from attendant.service.engine.collect import Outcomes, submit_when_room
+from attendant.service.engine.interface import EngineInterface
+from attendant.service.engine.tasks import Generate, Outcome
+from attendant.service.errors import ServiceError
 
-RETRY_SECONDS = 0.01  # between two attempts to submit to a full queue
 BYTES_AHEAD = 64 * 2**20  # of records that were read and not answered
 
 Record = TypeVar("Record")
@@ -31,20 +31,17 @@ class Item(Generic[Record]):
     size: int  # bytes that it holds
     work: Any = None  # the second value of its Plan
     error: ServiceError | None = None  # why it was not even submitted
-    outcomes: list[Outcome] = field(default_factory=list)  # of its tasks, in their order
     done: threading.Event = field(default_factory=threading.Event)
-    _missing: int = 0
+    _collected: Outcomes | None = None
 
-    def expect(self, tasks: int) -> None:
-        self._missing = tasks
-        self.outcomes = [ServiceError("there is no outcome yet.")] * tasks
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Those of its tasks, in their order."""
+        return [] if self._collected is None else self._collected.get()
 
-    def on_event(self, event: NewTokens | Finished) -> None:
-        if isinstance(event, Finished):
-            self.outcomes[event.index] = event.answer
-            self._missing -= 1
-            if not self._missing:
-                self.done.set()
+    def submit(self, engine: EngineInterface, tasks: Sequence[Generate], closed: threading.Event) -> None:
+        self._collected = Outcomes(len(tasks), self.done.set)
+        submit_when_room(engine, tasks, self._collected.on_event, None, closed)
 
     def fail(self, error: ServiceError) -> None:
         self.error = error
@@ -135,8 +132,7 @@ def _read(
             item = Item(record, size)
             try:
                 tasks, item.work = plan(record)
-                item.expect(len(tasks))
-                _submit(engine, tasks, item, window.closed)
+                item.submit(engine, tasks, window.closed)
             except ServiceError as error:
                 item.fail(error)
             window.put(item)
@@ -145,13 +141,3 @@ def _read(
         window.put(None)
     except BaseException as error:  # raised by `answered`
         window.put(error)
-
-
-def _submit(engine: EngineInterface, tasks: Sequence[Generate], item: Item[Any], closed: threading.Event) -> None:
-    while True:
-        try:
-            engine.submit(tasks, item.on_event)
-            return
-        except QueueFullError:
-            if closed.wait(RETRY_SECONDS):
-                raise

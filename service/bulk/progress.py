@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
 

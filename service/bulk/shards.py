@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from service.bulk.formats import Format
+from attendant.service.bulk.formats import Format
 
 try:
     import fcntl

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
-from service.engine.tasks import Generate, Generated
-from service.errors import InvalidFieldError, ServiceError
-from service.requests.planning import input_seed, plan_generate
-from service.requests.schemas import GenerateRequest
-from service.requests.served import ServedModel
-from service.settings import Settings
+from attendant.service.engine.tasks import Generate, Generated
+from attendant.service.errors import InvalidFieldError, ServiceError
+from attendant.service.requests.planning import input_seed, plan_generate
+from attendant.service.requests.schemas import GenerateRequest
+from attendant.service.requests.served import ServedModel
+from attendant.service.settings import Settings
 
 LIMITS = Settings(max_beam_size=4096, max_inputs=10**6)  # no other clients to protect: only memory limits
 LONGEST_LINE = 2**20  # bytes

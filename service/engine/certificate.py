@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import Bundle
-from service.engine.interface import CertificateResult
-from service.engine.tasks import (
+from attendant.export.bundle import Bundle
+from attendant.service.engine.interface import CertificateResult
+from attendant.service.engine.tasks import (
     Array,
     Distribution,
     Generate,
@@ -22,7 +22,7 @@ from service.engine.tasks import (
     Scored,
     Task,
 )
-from service.errors import InvalidFieldError, StartError
+from attendant.service.errors import InvalidFieldError, StartError
 
 Decode = Callable[[Sequence[Task]], Sequence[Result]]  # the results of tasks of one row each, in order
 

@@ -13,25 +13,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from export.bundle import Bundle
-from service.engine.certificate import check_certificate
-from service.engine.explainer import Explainer
-from service.engine.interface import CertificateResult, EngineDescription
-from service.engine.job import Job, make_search
-from service.engine.lane import Lane
-from service.engine.limits import alignment_of, check_task, languages_of, start_tokens
-from service.engine.observer import EngineObserver
-from service.engine.resources import EngineSettings, Resources, allocate, total_threads
-from service.engine.runtime import Runtime
-from service.engine.scheduler import Scheduler, SubmittedJobs
-from service.engine.search import SpecialIds
-from service.engine.tasks import EventCallback, Explain, Finished, NewTokens, Result, Task
-from service.engine.turns import Turns
-from service.errors import NotReadyError, QueueFullError
-from service.languages import Languages
-from service.tokenizer import Tokenizer
+from attendant import kernels
+from attendant.export.bundle import Bundle, check_unchanged
+from attendant.service.engine.batch.job import Job, make_search
+from attendant.service.engine.batch.lane import Lane
+from attendant.service.engine.batch.runtime import Runtime
+from attendant.service.engine.certificate import check_certificate
+from attendant.service.engine.collect import Outcomes
+from attendant.service.engine.explain.explainer import Explainer, SubmittedExplanations
+from attendant.service.engine.interface import CertificateResult, EngineDescription, Submission
+from attendant.service.engine.limits import alignment_of, check_task, languages_of, start_tokens
+from attendant.service.engine.observer import EngineObserver
+from attendant.service.engine.queue.scheduler import Scheduler
+from attendant.service.engine.queue.thread_budget import ThreadBudget
+from attendant.service.engine.resources import EngineSettings, Resources, allocate, total_threads
+from attendant.service.engine.search.search import SpecialIds
+from attendant.service.engine.tasks import EventCallback, Explain, Result, Task
+from attendant.service.errors import NotReadyError, QueueFullError
+from attendant.service.memory import MemoryAccount
+from attendant.service.text.languages import Languages
+from attendant.service.text.tokenizer import Tokenizer
 
-__all__ = ["Engine", "EngineSettings", "Turns", "total_threads"]
+__all__ = ["Engine", "EngineSettings", "ThreadBudget", "total_threads"]
 
 MAX_REPLAYED_ROWS = 16  # samples of the certificate that are decoded together
 MOST_EXAMPLES = 8
@@ -43,25 +46,36 @@ class Engine:
         bundle: Bundle,
         settings: EngineSettings | None = None,
         observer: EngineObserver | None = None,
-        turns: Turns | None = None,
+        thread_budget: ThreadBudget | None = None,
+        memory: MemoryAccount | None = None,
     ) -> None:
-        """Load, check the certificate, warm up; StartError if that fails. `turns` are shared with other engines."""
+        """Load, check the certificate, warm up; StartError if that fails.
+
+        Engines may share a `thread_budget`, and a `memory` account, on which this one sets aside what it needs.
+        """
         settings = settings or EngineSettings()
+        self._memory = memory or MemoryAccount(settings.memory_limit)
         self.bundle, self._observer = bundle, observer or EngineObserver()
         self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
         ids = bundle.special_ids
         self._special = SpecialIds(ids["pad"], ids["bos"], ids["eos"])
-        self._resources = resources = allocate(bundle, settings, turns)
+        self._resources = resources = allocate(bundle, settings, thread_budget)
         self._scheduler = Scheduler(
             resources.lanes, resources.max_rows, settings.max_queue_requests, settings.max_queue_tokens
         )
         self._lanes = [
-            Lane(number, self._scheduler, resources.wide, resources.narrow, self._observer, turns)
+            Lane(number, self._scheduler, resources.all_threads, resources.lane_share, self._observer, thread_budget)
             for number in range(resources.lanes)
         ]
-        self._explainer = Explainer(bundle, resources.wide.precision, resources.narrow.lane_threads, turns)
+        self._explainer = Explainer(
+            bundle,
+            resources.all_threads.precision,
+            resources.lane_share.lane_threads,
+            thread_budget,
+            self._memory,
+        )
         self._lane_threads: list[threading.Thread] = []
-        self._explainer_threads: list[threading.Thread] = []  # one, once it is started
+        self._explainer_threads: list[threading.Thread] = []  # two, once they are started
         self._deadline_threads: list[threading.Thread] = []  # one, once it is started
         start, languages = start_tokens(bundle), languages_of(bundle)
         certificate = self._certify()  # before start tokens are set: its answers include them
@@ -69,6 +83,8 @@ class Engine:
         self.description = describe(
             bundle, settings, resources, certificate, languages, max(len(start), languages.longest_target_prefix)
         )
+        check_unchanged(bundle)  # every file is open
+        self._memory.set_aside(self, resources.memory_bytes(bundle))
 
     def count_waiting(self) -> int:
         return self._scheduler.count_waiting()
@@ -82,14 +98,17 @@ class Engine:
     def count_cached_bytes(self) -> int:
         return 0
 
-    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> SubmittedJobs:
+    def submit(
+        self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None, client: str | None = None
+    ) -> Submission:
         """Any thread may call it. Raises as EngineInterface says, or `on_event` gets one Finished per task."""
         explanations = sum(isinstance(task, Explain) for task in tasks)
         jobs = self._jobs(tasks, on_event, self._observer, deadline)
         try:
             self._explainer.reserve(explanations)
             try:
-                return self._scheduler.submit(jobs)
+                submitted = self._scheduler.submit(jobs, client)
+                return SubmittedExplanations(submitted, self._explainer) if explanations else submitted
             except Exception:
                 self._explainer.release(explanations)
                 raise
@@ -117,7 +136,10 @@ class Engine:
         self._lane_threads = [
             start_thread(f"attendant-lane-{number}", lane.loop) for number, lane in enumerate(self._lanes)
         ]
-        self._explainer_threads = [start_thread("attendant-explainer", self._explainer.loop)]
+        self._explainer_threads = [
+            start_thread("attendant-explainer", self._explainer.loop),
+            start_thread("attendant-explain-deadlines", self._explainer.watch_deadlines),
+        ]
         self._deadline_threads = [start_thread("attendant-deadlines", self._expire_waiting)]
 
     def _expire_waiting(self) -> None:
@@ -137,7 +159,7 @@ class Engine:
         for thread in (*self._lane_threads, *self._deadline_threads):
             thread.join()
         self._explainer.close()
-        for thread in self._explainer_threads:
+        for thread in self._explainer_threads[:1]:  # the other one ends when it is stopped
             thread.join(max(0.0, until - time.monotonic()))
         self._explainer.stop()
         for thread in self._explainer_threads:
@@ -148,6 +170,7 @@ class Engine:
         for lane in self._lanes:
             lane.fail_all(error)
         self._explainer.drain(error)
+        self._memory.give_back(self)
 
     def iteration(self) -> None:
         """One iteration of every lane and of the explainer, in this thread."""
@@ -157,11 +180,11 @@ class Engine:
 
     def run(self, tasks: Sequence[Task]) -> list[Result]:
         """Results in the order of the tasks, computed in this thread; only before the engine is started."""
-        results = Results(len(tasks))
-        self.submit(tasks, results)
+        outcomes = Outcomes(len(tasks))
+        self.submit(tasks, outcomes.on_event)
         while self.count_waiting() or self.count_running():
             self.iteration()
-        return results.get()
+        return outcomes.results()
 
     def _certify(self) -> CertificateResult:
         """Replay the certificate on every lane and with every runtime, which also warms them up."""
@@ -171,42 +194,22 @@ class Engine:
             for i in range(max(len(self._lanes), len(runtimes)))
         ]
         decoders = [partial(self._replay, lane, runtime) for lane, runtime in pairs]
-        return check_certificate(self.bundle, self._resources.wide.precision, decoders)
+        return check_certificate(self.bundle, self._resources.all_threads.precision, decoders)
 
     def _replay(self, lane: Lane, runtime: Runtime, tasks: Sequence[Task]) -> list[Result]:
         """Results in the order of the tasks, decoded by one lane without the queue."""
-        results = Results(len(tasks))
-        jobs = self._jobs(tasks, results, EngineObserver())
+        outcomes = Outcomes(len(tasks))
+        jobs = self._jobs(tasks, outcomes.on_event, EngineObserver())
         count = min(MAX_REPLAYED_ROWS, self._resources.max_rows)
         for first in range(0, len(jobs), count):
             lane.replay(jobs[first : first + count], runtime)
-        return results.get()
+        return outcomes.results()
 
 
 def start_thread(name: str, target: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=target, name=name, daemon=True)
     thread.start()
     return thread
-
-
-class Results:
-    """A callback that keeps the outcomes of tasks."""
-
-    def __init__(self, count: int) -> None:
-        self._outcomes: list[Result | Exception] = [NotReadyError("there is no outcome yet.")] * count
-
-    def __call__(self, event: NewTokens | Finished) -> None:
-        if isinstance(event, Finished):
-            self._outcomes[event.index] = event.answer
-
-    def get(self) -> list[Result]:
-        """In the order of the tasks; the first error is raised."""
-        results = []
-        for outcome in self._outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
-            results.append(outcome)
-        return results
 
 
 def describe(
@@ -217,7 +220,7 @@ def describe(
     languages: Languages,
     start_length: int,
 ) -> EngineDescription:
-    runtime = resources.wide
+    runtime = resources.all_threads
     return EngineDescription(
         model=bundle.name,
         sizes=bundle.sizes,
@@ -229,9 +232,13 @@ def describe(
         precision=runtime.precision,
         provider=runtime.provider,
         provider_fallback=runtime.fallback,
+        kernels=None if runtime.kernels_reason else kernels.path_name(),
+        kernels_reason=runtime.kernels_reason,
         threads=resources.threads,
         lanes=resources.lanes,
         lanes_reason=resources.lanes_reason,
+        weight_bytes=resources.weight_bytes,
+        kv_cache_bytes=resources.kv_cache_bytes(bundle),
         max_rows=resources.max_rows,
         max_queue_requests=settings.max_queue_requests,
         max_queue_tokens=settings.max_queue_tokens,
@@ -245,7 +252,9 @@ def describe(
 
 
 def examples_of(bundle: Bundle) -> tuple[str, ...]:
-    """Some sources of the certificate, where it has their texts."""
+    """The manifest's, or some sources of the certificate, where it has their texts."""
+    if bundle.examples is not None:
+        return bundle.examples[:MOST_EXAMPLES]
     samples = bundle.certificate.get("samples", [])[:MOST_EXAMPLES]
     return tuple(sample["source"] for sample in samples if isinstance(sample.get("source"), str))
 

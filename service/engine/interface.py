@@ -1,6 +1,6 @@
 """What the rest of the service sees of the engine: one protocol and one description. No onnxruntime, no asyncio.
 
-`service.engine.tasks` has the tasks that are submitted and the results that come back.
+`tasks.py` has the tasks that are submitted and the results that come back.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from export.bundle import Sizes
-from service.engine.tasks import AlignmentChoice, EventCallback, Task
-from service.languages import Languages
-from service.tokenizer import Tokenizer
+from attendant.export.bundle import Sizes
+from attendant.service.engine.tasks import AlignmentChoice, EventCallback, Task
+from attendant.service.text.languages import Languages
+from attendant.service.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,13 @@ class EngineDescription:
     precision: str
     provider: str  # cpu or cuda
     provider_fallback: str | None  # reason for falling back from CUDA to CPU
+    kernels: str | None = None  # instruction set that the compiled kernels use; None: onnxruntime's own operators
+    kernels_reason: str | None = None  # why the compiled kernels are not used, if so
     threads: int
     lanes: int
     lanes_reason: str | None = None  # why memory allows fewer lanes than the threads would, if so
+    weight_bytes: int = 0  # of the weights in memory, about
+    kv_cache_bytes: int = 0  # of the KV caches of all lanes, when they are full
     max_rows: int  # hypotheses in one step of a lane
     max_queue_requests: int
     max_queue_tokens: int
@@ -69,11 +73,14 @@ class EngineInterface(Protocol):
     @property
     def target_tokenizer(self) -> Tokenizer: ...
 
-    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
+    def submit(
+        self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None, client: str | None = None
+    ) -> Submission:
         """Queue all of the tasks; or none, and raise InvalidFieldError, QueueFullError or NotReadyError.
 
         `on_event` gets one Finished for each task, in an engine thread or in one that submits or cancels.
-        `deadline` is on the clock of time.monotonic().
+        `deadline` is on the clock of time.monotonic(). `client` names whoever asked, with whom others share the rows
+        fairly; None: nobody knows, and the request is taken for a client of its own.
         """
 
     def count_waiting(self) -> int:
@@ -125,8 +132,10 @@ class WrappedEngine:
     def count_cached_bytes(self) -> int:
         return self._engine.count_cached_bytes()
 
-    def submit(self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None) -> Submission:
-        return self._engine.submit(tasks, on_event, deadline)
+    def submit(
+        self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None, client: str | None = None
+    ) -> Submission:
+        return self._engine.submit(tasks, on_event, deadline, client)
 
     def start(self) -> None:
         self._engine.start()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from export.bundle import Bundle
-from service.engine.tasks import ALIGNMENT_METHODS, AlignmentChoice, Explain, Generate, Ids, Score, Task
-from service.errors import InvalidFieldError, StartError
-from service.languages import Languages, read_languages
+from attendant.export.bundle import Bundle
+from attendant.service.engine.explain.attention import check_choices
+from attendant.service.engine.tasks import ALIGNMENT_METHODS, AlignmentChoice, Explain, Generate, Ids, Score, Task
+from attendant.service.errors import InvalidFieldError, StartError
+from attendant.service.text.languages import Languages, read_languages
 
 
 def start_tokens(bundle: Bundle) -> Ids:
@@ -53,6 +54,7 @@ def check_task(task: Task, bundle: Bundle, start: Ids) -> None:
     """
     if isinstance(task, Explain):
         check_task(task.search, bundle, start)
+        check_choices(task.attention, task.alignment)
         return
     sizes, limits = bundle.sizes, bundle.limits
     max_target_length = limits["max_target_length"] - len(start)

@@ -3,10 +3,11 @@
 InvalidJSONError
   BodyTimeoutError          408 body_timeout          the body was not sent in time
   UnsupportedEncodingError  415 unsupported_encoding  a Content-Encoding that is not read here
+  InvalidHTTPError          400 invalid_http          a header that is missing, doubled or malformed
+  UnsupportedTransferError  501 unsupported_transfer_encoding
 UnauthorizedError
   ForbiddenError            403 forbidden             a key that may not do this
 NotFoundError
-  UnknownModelError         404 not_found             no such model
   MethodNotAllowedError     405 method_not_allowed    with `allow`, the methods of the path
 BodyTooLargeError
   HeadersTooLargeError      431 headers_too_large
@@ -14,7 +15,7 @@ BodyTooLargeError
 
 from __future__ import annotations
 
-from service.errors import BodyTooLargeError, InvalidJSONError, NotFoundError, UnauthorizedError
+from attendant.service.errors import BodyTooLargeError, InvalidJSONError, NotFoundError, UnauthorizedError
 
 
 class BodyTimeoutError(InvalidJSONError):
@@ -25,12 +26,16 @@ class UnsupportedEncodingError(InvalidJSONError):
     status, type = 415, "unsupported_encoding"
 
 
+class InvalidHTTPError(InvalidJSONError):
+    status, type = 400, "invalid_http"
+
+
+class UnsupportedTransferError(InvalidJSONError):
+    status, type = 501, "unsupported_transfer_encoding"
+
+
 class ForbiddenError(UnauthorizedError):
     status, type = 403, "forbidden"
-
-
-class UnknownModelError(NotFoundError):
-    pass
 
 
 class MethodNotAllowedError(NotFoundError):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
-from attendant_version import VERSION
-from service.http.models import Model
-from service.http.registry import Models
-from service.languages import Languages
-from service.requests.content import Json, encode
-from service.requests.openai_schemas import ModelListResponse, ModelResponse
-from service.requests.schemas import InfoResponse, LanguagesResponse
-from service.requests.served import ServedModel
-from service.settings import Settings
+from attendant.common.version import VERSION
+from attendant.service.http.context import RequestContext
+from attendant.service.models.model import Model
+from attendant.service.models.registry import Models
+from attendant.service.openai.schemas import ModelListResponse, ModelResponse
+from attendant.service.requests.content import Check, Json, encode, encode_long, no_check
+from attendant.service.requests.schemas import InfoResponse, LanguagesResponse
+from attendant.service.requests.served import ServedModel
+from attendant.service.settings import Settings
+from attendant.service.text.languages import Languages
 
 CREATED = int(time.time())  # answered for every model, since bundles have no date
+PIECE = 64 * 2**10  # bytes of an answer that are sent at once
+TOKEN_BYTES = 260  # of a token in an answer that is being built: its JSON, and the numbers that it is made of
 LONG_RESPONSE = 1000  # tokens, from which on building a response takes a millisecond or more
 
 
@@ -36,11 +39,50 @@ class JSONLine(JSONResponse):
         return super().render(content) + b"\n"
 
 
-async def encoded_response(content: Callable[[], Json], tokens: int) -> Response:
-    """The JSON response of `content()`, which runs in a thread if there are many tokens."""
+async def encoded_response(
+    content: Callable[[Check], Json], tokens: int, context: RequestContext, deadline: float | None
+) -> Response:
+    """The JSON response of `content(check)`, which is built in a thread if there are many tokens."""
     if tokens <= LONG_RESPONSE:
-        return json_response(content())
-    return await asyncio.to_thread(lambda: json_response(content()))
+        return json_response(content(no_check))
+    context.memory.check_possible(TOKEN_BYTES * tokens, f"an answer of {tokens:,} tokens", None)
+    context.memory.set("answer", TOKEN_BYTES * tokens)
+    parts = await context.builder.run(lambda check: encode_long(content(check), check), deadline, context.receive)
+    return LongResponse(parts, context)
+
+
+class LongResponse(Response):
+    """JSON that is sent part by part, each once the one before it has left: what nobody reads is held only once."""
+
+    media_type = "application/json"
+
+    def __init__(self, parts: list[bytes], context: RequestContext) -> None:
+        parts.append(b"\n")
+        size = sum(map(len, parts))
+        super().__init__(headers={"content-length": str(size)})
+        self._parts = pieces(parts)
+        context.memory.set("answer", size)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._parts:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def pieces(parts: list[bytes]) -> Iterator[bytes]:
+    """The bytes of all parts, some PIECE at a time; parts are dropped as they are used."""
+    parts.reverse()
+    piece = bytearray()
+    while parts:
+        part = memoryview(parts.pop())
+        for start in range(0, len(part), PIECE):
+            piece += part[start : start + PIECE]
+            if len(piece) >= PIECE:
+                yield bytes(piece)
+                piece.clear()
+    if piece:
+        yield bytes(piece)
 
 
 def languages_response(languages: Languages) -> LanguagesResponse:
@@ -69,6 +111,8 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
         precision=described.precision,
         provider=described.provider,
         provider_fallback=described.provider_fallback,
+        kernels=described.kernels,
+        kernels_reason=described.kernels_reason,
         threads=described.threads,
         lanes=described.lanes,
         lanes_reason=described.lanes_reason,
@@ -83,6 +127,7 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
             "max_body_bytes": settings.max_body_bytes,
             "max_explain_values": settings.max_explain_values if settings.explain else 0,
             "timeout_ms": settings.timeout_ms,
+            "max_timeout_ms": settings.max_timeout_ms,
         },
         certificate=asdict(described.certificate),
         examples=list(described.examples),

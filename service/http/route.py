@@ -1,7 +1,8 @@
-"""Routes of the busy endpoints: declared as any in FastAPI, and called without its dependency solver.
+"""The kinds of routes: every one is guarded by the policy that its handler declares.
 
-The solver costs more than 5 % of requests/s (docs/decisions/009). Such a handler always takes `request`, the body's
-model, and `context`. Errors are those of FastAPI, so the same exception handler answers them.
+`DirectRoute` is for the busy endpoints: declared as any in FastAPI, and called without its dependency solver, which
+costs more than 5 % of requests/s (docs/decisions/009). Such a handler always takes `request`, the body's model, and
+`context`. Errors are those of FastAPI, so the same exception handler answers them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,39 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.http.context import request_context
-from service.requests.schemas import RequestModel
-from service.requests.validation import model_in
+from attendant.service.http.context import request_context
+from attendant.service.http.guard.admission import admit
+from attendant.service.http.guard.policy import policy_of
+from attendant.service.http.guard.record import record_of
+from attendant.service.requests.schemas import RequestModel
+from attendant.service.requests.validation import model_in
+
+Handle = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class DirectRoute(APIRoute):
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+class GuardedRoute(APIRoute):
+    """Checks who calls, by the policy of this very route, before it reads the body and calls the handler."""
+
+    def get_route_handler(self) -> Handle:
+        policy, handle = policy_of(self.endpoint), self.make_handler()
+
+        async def guarded(request: Request) -> Response:
+            await admit(request.scope, policy)
+            return await handle(request)
+
+        return guarded
+
+    def make_handler(self) -> Handle:
+        return super().get_route_handler()
+
+
+class DirectRoute(GuardedRoute):
+    def make_handler(self) -> Handle:
         kind, endpoint = body_model(self), self.endpoint
 
         async def handle(request: Request) -> Response:
             model = parse_body(kind, await request.body())
+            record_of(request.scope).mark("validate")
             response: Response = await endpoint(request=model, context=await request_context(request))
             return response
 

@@ -1,6 +1,7 @@
 """The server process: its socket, its signals, and a stop that drops no accepted request.
 
-SIGTERM, SIGINT    not ready any more; accepted requests finish within the grace period; then it exits
+SIGTERM, SIGINT    not ready any more; accepted requests finish within the grace period; whoever is connected by then is
+                   answered; then it exits
 the same again     it exits at once
 SIGHUP             reload what has changed; with a controlling terminal, which sends it on closing, stop as by SIGTERM
 """
@@ -21,14 +22,16 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service.errors import ServiceError, StartError
-from service.http.app import create_app
-from service.http.connection import ConnectionLimits, protocol_class
-from service.http.models import LoadEngine
-from service.http.registry import Models
-from service.settings import Settings
+from attendant.service.errors import ServiceError, StartError
+from attendant.service.http.app import create_app
+from attendant.service.http.connection import make_protocol, protocol_class
+from attendant.service.http.wire.limits import ConnectionLimits
+from attendant.service.models.model import LoadEngine
+from attendant.service.models.registry import Models
+from attendant.service.settings import Settings
 
 BACKLOG = 2048  # connections not accepted yet
+REFUSED_SECONDS = 2  # for connections over the limit to receive their answer
 LAST_BYTES_SECONDS = 5  # for answers to reach slow clients, once there is nothing more to compute
 
 log = logging.getLogger("attendant")
@@ -36,11 +39,22 @@ log = logging.getLogger("attendant")
 
 class Server(uvicorn.Server):
     def __init__(
-        self, settings: Settings, load: LoadEngine | None = None, announce: Callable[[str], None] = print
+        self,
+        settings: Settings,
+        load: LoadEngine | None = None,
+        announce: Callable[[str], None] = print,
+        settle: Callable[[], None] | None = None,
     ) -> None:
+        """`settle` is called whenever engines have come or gone, as once it is ready: `garbage.settle`, in a process
+        that has nothing else to do.
+        """
+        self._settle, self._settled_for = settle, list[int]()
         self.app: FastAPI = create_app(settings, load=load, on_failure=self._fail)
         refused = self.app.state.parts.metrics.connections_refused.inc
-        limits = ConnectionLimits(settings.max_connections, settings.header_seconds, settings.send_seconds, refused)
+        limits = ConnectionLimits(
+            settings.max_connections, settings.header_seconds, settings.send_seconds, refused, lambda: self.models.ready
+        )
+        self._limits = limits
         config = uvicorn.Config(
             self.app,
             lifespan="on",
@@ -55,6 +69,7 @@ class Server(uvicorn.Server):
             backlog=BACKLOG,
         )
         super().__init__(config)
+        self.app.state.parts.metrics.connections.set_function(lambda: len(self.server_state.connections))
         self.failure: Exception | None = None
         self._settings, self._announce = settings, announce
         self._announced = self._stop = self._reload = False
@@ -110,7 +125,35 @@ class Server(uvicorn.Server):
         if self.models.ready and not self._announced:
             self._announced = True
             self._announce(f"Attendant listens on {self.address}: {self._greeting()}.")
+        if self._settle is not None and (engines := [*map(id, self.models.engines())]) != self._settled_for:
+            self._settled_for = engines
+            self._settle()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listener, with everyone who had connected accepted; then answer them, and end the connections."""
+        self._limits.stopping = True
+        await self._close_listener(sockets or [])
+        for _ in range(REFUSED_SECONDS * 100):
+            if not self._limits.refused:
+                break
+            await asyncio.sleep(0.01)
+        await super().shutdown(sockets)
+
+    async def _close_listener(self, sockets: list[socket.socket]) -> None:
+        """The copies keep the queue of connections that are not accepted yet, which would be reset with its socket."""
+        copies = [listening.dup() for listening in sockets]
+        for server in self.servers:
+            server.close()
+        for listening in sockets:
+            listening.close()
+        await asyncio.sleep(0)  # uvloop closes in its next iteration
+        waiting = [connection for copy in copies for connection in _accept_all(copy)]
+        for copy in copies:
+            copy.close()
+        loop = asyncio.get_running_loop()
+        for connection in waiting:
+            await loop.connect_accepted_socket(lambda: make_protocol(self), connection)
 
     async def _drain(self) -> None:
         log.info("stopping: finishing %d requests within %g s", self._active(), self._settings.grace_seconds)
@@ -137,16 +180,29 @@ class Server(uvicorn.Server):
 
     def _greeting(self) -> str:
         """The models, and what computes those that are loaded."""
-        told = []
+        parts = []
         for model in self.models.list():
             served = model.served
             if served is None:
-                told.append(f"model {model.name}, {model.state}")
+                parts.append(f"model {model.name}, {model.state}")
                 continue
             described = served.description
             threads = "1 thread" if described.threads == 1 else f"{described.threads} threads"
-            told.append(f"model {model.name}, {described.precision} on {described.provider}, {threads}")
-        return "; ".join(told)
+            parts.append(f"model {model.name}, {described.precision} on {described.provider}, {threads}")
+        return "; ".join(parts)
+
+
+def _accept_all(listening: socket.socket) -> Iterator[socket.socket]:
+    """Connections until none waits."""
+    listening.setblocking(False)
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except ConnectionAbortedError:
+            continue
+        except OSError:  # none waits, or there is no file descriptor left
+            return
+        yield connection
 
 
 def has_terminal() -> bool:

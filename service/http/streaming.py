@@ -8,9 +8,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.http.record import record_of
-from service.http.submission import TaskStreams
-from service.requests.content import Json, encode
+from attendant.service.http.guard.record import record_of
+from attendant.service.http.submission import TaskStreams
+from attendant.service.requests.content import Json, encode
 
 EVENT_STREAM = "text/event-stream"
 HEADERS = [

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from service.engine.interface import EngineInterface, Submission
-from service.engine.tasks import EventCallback, Finished, Generate, NewTokens, Outcome, Result, Task
-from service.errors import CancelledError, InvalidFieldError
+from attendant.service.engine.collect import Outcomes
+from attendant.service.engine.interface import EngineInterface, Submission
+from attendant.service.engine.tasks import EventCallback, Finished, Generate, NewTokens, Outcome, Result, Task
+from attendant.service.errors import CancelledError, InvalidFieldError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 WATCH_AFTER = 0.01  # seconds; most answers are ready before it pays to watch for a disconnect
 
 
 async def run_tasks(
-    engine: EngineInterface, tasks: Sequence[Task], deadline: float | None, receive: Receive, field: str
+    engine: EngineInterface,
+    tasks: Sequence[Task],
+    deadline: float | None,
+    receive: Receive,
+    field: str,
+    client: str | None = None,
 ) -> list[Outcome]:
     """The outcome of every task, in their order; if every one failed, the first failure is raised.
 
-    If the client leaves, all are cancelled: CancelledError. `field` is named in the error if the queue is too small.
+    If the client leaves, all are cancelled: CancelledError. `field` is named in the error if the queue is too small;
+    `client` is whoever asks.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    outcomes: dict[int, Outcome] = {}
 
     def settle(failure: Exception | None = None) -> None:
         if not done.done():
             done.set_result(None) if failure is None else done.set_exception(failure)
 
-    def on_event(event: NewTokens | Finished) -> None:
-        if isinstance(event, Finished):
-            outcomes[event.index] = event.answer
-            if len(outcomes) == len(tasks):
-                _call_in(loop, settle)
-
-    submission = _submit(engine, tasks, on_event, deadline, field)
+    outcomes = Outcomes(len(tasks), partial(_call_in, loop, settle))
+    submission = _submit(engine, tasks, outcomes.on_event, deadline, field, client)
     watch = DisconnectWatch(loop, receive, lambda: settle(CancelledError()))
     try:
         await done
@@ -45,7 +46,7 @@ async def run_tasks(
         raise
     finally:
         watch.stop()
-    return raise_if_all_failed([outcomes[index] for index in range(len(tasks))])
+    return raise_if_all_failed(outcomes.get())
 
 
 def raise_if_all_failed(outcomes: list[Outcome]) -> list[Outcome]:
@@ -55,12 +56,27 @@ def raise_if_all_failed(outcomes: list[Outcome]) -> list[Outcome]:
     return outcomes
 
 
+def raise_first_failure(outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
 class TaskStreams:
     """The events of tasks that are submitted together, on creation: a refusal is raised before the response begins."""
 
     def __init__(
-        self, engine: EngineInterface, tasks: Sequence[Generate], deadline: float | None, receive: Receive, field: str
+        self,
+        engine: EngineInterface,
+        tasks: Sequence[Generate],
+        deadline: float | None,
+        receive: Receive,
+        field: str,
+        client: str | None = None,
+        on_outcome: Callable[[Sequence[Outcome]], None] = lambda _: None,
     ) -> None:
+        """`on_outcome` is called with the outcome of each task, once that is asked for."""
+        self._on_outcome = on_outcome
         loop = asyncio.get_running_loop()
         self._queues: list[asyncio.Queue[NewTokens | Outcome]] = [asyncio.Queue() for _ in tasks]
 
@@ -68,7 +84,7 @@ class TaskStreams:
             item = event.answer if isinstance(event, Finished) else event
             _call_in(loop, self._queues[event.index].put_nowait, item)
 
-        self._submission = _submit(engine, tasks, on_event, deadline, field)
+        self._submission = _submit(engine, tasks, on_event, deadline, field, client)
         self._watch = DisconnectWatch(loop, receive, self._on_disconnect)
 
     def _on_disconnect(self) -> None:
@@ -78,6 +94,8 @@ class TaskStreams:
     async def next(self, index: int) -> NewTokens | Result:
         """Agreed tokens of a task, then its result; a failure, or a client that leaves, is raised."""
         item = await self._queues[index].get()
+        if not isinstance(item, NewTokens):
+            self._on_outcome([item])
         if isinstance(item, Exception):
             raise item
         return item
@@ -111,14 +129,21 @@ class DisconnectWatch:
 
 
 def _submit(
-    engine: EngineInterface, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None, field: str
+    engine: EngineInterface,
+    tasks: Sequence[Task],
+    on_event: EventCallback,
+    deadline: float | None,
+    field: str,
+    client: str | None,
 ) -> Submission:
     try:
-        return engine.submit(tasks, on_event, deadline)
+        return engine.submit(tasks, on_event, deadline, client)
     except InvalidFieldError as error:  # larger than the whole queue
         raise InvalidFieldError(error.message, field) from None
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    with suppress(RuntimeError):  # the loop is closed: the server has ended
+    try:  # noqa: SIM105, as it is done for every token
         loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        pass  # the loop is closed: the server has ended

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from service.errors import InvalidFieldError
-from service.requests.schemas import GenerateRequest
-from service.requests.validation import validate
+from attendant.service.errors import InvalidFieldError
+from attendant.service.requests.schemas import GenerateRequest
+from attendant.service.requests.validation import validate
 
 FIELDS = (
     "beam_size",
@@ -18,6 +18,7 @@ FIELDS = (
     "min_length",
     "repetition_penalty",
     "no_repeat_ngram_size",
+    "allow_unknown",
 )
 
 log = logging.getLogger("attendant")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from service.engine.tasks import Ids
-from service.errors import InvalidFieldError
-from service.requests.served import ServedModel
-from service.tokenizer import Tokenizer
+from attendant.service.engine.tasks import Ids
+from attendant.service.errors import InvalidFieldError
+from attendant.service.requests.served import ServedModel
+from attendant.service.text.tokenizer import Tokenizer
 
 CHARACTERS_PER_TOKEN = 64  # a text longer than this times its limit is refused before any work on it
-PIECES_NAMED = 5
+PIECES_NAMED = 5  # in an error
+PIECES_MARKED = 100  # in an answer
+LONGEST_PIECE = 40  # characters
 
 
 def encode_source(
-    served: ServedModel, text: str, field: str, prefix: Ids | None = None, allow_unknown: bool = False
+    served: ServedModel, text: str, field: str, prefix: Ids | None = None, allow_unknown: bool | None = None
 ) -> Ids:
-    """The ids of a source text, without the end token; `prefix` replaces what the tokenizer file adds."""
+    """The ids of a source text, without the end token; `prefix` replaces what the tokenizer file adds.
+
+    `allow_unknown` None: as the model has it.
+    """
     limit = served.description.max_source_length
     tokenizer = served.engine.source_tokenizer
     ids = _encode(tokenizer, text, field, limit, bare=prefix is not None)
@@ -26,13 +32,28 @@ def encode_source(
         ids = (*prefix, *ids)
     if len(ids) > limit:
         raise InvalidFieldError(f"{field} has {len(ids)} tokens; this model takes at most {limit}.", field)
-    if not allow_unknown:
-        _refuse_unknown(tokenizer, text, ids, served.description.special_ids["unk"], field)
+    unknown = served.description.special_ids["unk"]
+    if unknown in ids:
+        if not (served.allow_unknown if allow_unknown is None else allow_unknown):
+            _refuse_unknown(tokenizer, text, ids, unknown, field)
+        served.on_unknown()
     return ids
 
 
+def unknown_pieces(served: ServedModel, text: str, ids: Ids) -> list[str]:
+    """What the vocabulary lacks of a source that was encoded: each piece once, the first ones, cut short."""
+    if served.description.special_ids["unk"] not in ids:
+        return []
+    pieces = dict.fromkeys(served.engine.source_tokenizer.unknown_pieces(text))
+    return [piece[:LONGEST_PIECE] for piece in itertools.islice(pieces, PIECES_MARKED)]
+
+
 def encode_target(
-    served: ServedModel, text: str | Sequence[str], field: str, limit: int | None = None, allow_unknown: bool = False
+    served: ServedModel,
+    text: str | Sequence[str],
+    field: str,
+    limit: int | None = None,
+    allow_unknown: bool | None = None,
 ) -> Ids:
     """The ids of a target or of its beginning, text or tokens, without the end token; it may be empty.
 
@@ -82,14 +103,14 @@ def _refuse_unknown(tokenizer: Tokenizer, text: str, ids: Ids, unknown: int, fie
     if unknown not in ids:
         return
     pieces = list(dict.fromkeys(tokenizer.unknown_pieces(text)))
-    named = ", ".join(f"{piece[:40]!r}" for piece in pieces[:PIECES_NAMED])
+    named = ", ".join(f"{piece[:LONGEST_PIECE]!r}" for piece in pieces[:PIECES_NAMED])
     more = f" and {len(pieces) - PIECES_NAMED} more" if len(pieces) > PIECES_NAMED else ""
     raise InvalidFieldError(
         f"{field} has what the model's vocabulary lacks: {named}{more}; leave it out, or set allow_unknown.", field
     )
 
 
-def _index(served: ServedModel, token: str, field: str, allow_unknown: bool) -> int:
+def _index(served: ServedModel, token: str, field: str, allow_unknown: bool | None) -> int:
     # A lone surrogate is in no vocabulary, and cannot be passed to the tokenizer.
     index = served.engine.target_tokenizer.index(token) if _lone_surrogate(token) is None else None
     if index is None:

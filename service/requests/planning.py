@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.engine.tasks import Generate, NextToken, Options, Score
-from service.errors import InvalidFieldError
-from service.languages import Chosen
-from service.requests.defaults import fitting_defaults
-from service.requests.inputs import encode_source, encode_target
-from service.requests.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
-from service.requests.served import ServedModel
-from service.requests.validation import combined_error
-from service.settings import Settings
+from attendant.service.engine.tasks import Generate, Ids, NextToken, Options, Outcome, Score
+from attendant.service.errors import InvalidFieldError
+from attendant.service.requests.defaults import fitting_defaults
+from attendant.service.requests.inputs import encode_source, encode_target, unknown_pieces
+from attendant.service.requests.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
+from attendant.service.requests.served import ServedModel
+from attendant.service.requests.validation import combined_error
+from attendant.service.settings import Settings
+from attendant.service.text.languages import Chosen
 
 SEEDS = 2**63  # a seed is below this
 
@@ -37,21 +37,47 @@ class Generation:
     tasks_per_text: int = 1
     target_prefix: str = ""
     languages: Chosen = dataclasses.field(default_factory=Chosen)
-    allow_unknown: bool = False
+    allow_unknown: bool | None = None  # None: as the model has it
     stream: bool = False
     top_logprobs: int = 0
+    all_or_nothing: bool = True  # one text that cannot be decoded refuses all
+
+
+@dataclass(frozen=True)
+class PlannedTexts:
+    """The tasks of the texts that can be decoded, and why the others cannot, by their place among all texts."""
+
+    tasks: list[Generate]
+    refused: Mapping[int, InvalidFieldError]
+    unknown: Mapping[int, list[str]]  # pieces of a text that the vocabulary lacks, read as the unknown token
+
+    def in_order(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """An outcome for each text: that of its task, or its refusal."""
+        decoded = iter(outcomes)
+        places = range(len(outcomes) + len(self.refused))
+        return [self.refused[place] if place in self.refused else next(decoded) for place in places]
 
 
 def deadline(timeout_ms: int | None, arrival: float, settings: Settings) -> float | None:
-    """The deadline by time.monotonic(), or None."""
-    timeout_ms = settings.timeout_ms if timeout_ms is None else timeout_ms
+    """The deadline by time.monotonic(), or None; what a client asks for is cut to `max_timeout_ms`."""
+    if timeout_ms is None:
+        timeout_ms = settings.timeout_ms
+    elif settings.max_timeout_ms:
+        timeout_ms = min(timeout_ms, settings.max_timeout_ms)
     return arrival + timeout_ms / 1000 if timeout_ms else None
 
 
 def plan_generate(
     request: GenerateRequest, served: ServedModel, settings: Settings, field_name: str = "inputs"
 ) -> list[Generate]:
-    """`field_name` is the name of the texts' field in the client's request, for error messages."""
+    """The tasks of all texts; `field_name` is the name of their field in the client's request, for error messages."""
+    return plan_texts(request.model_copy(update={"all_or_nothing": True}), served, settings, field_name).tasks
+
+
+def plan_texts(
+    request: GenerateRequest, served: ServedModel, settings: Settings, field_name: str = "inputs"
+) -> PlannedTexts:
+    """The tasks of the texts that can be decoded; if none can, or all must, the refusal is raised."""
     languages = served.languages.choose(request.source_language, request.target_language)
     request = with_defaults(request, served, settings, languages)
     refuse([*_limits(request, served, settings), *_contradictions(request)])
@@ -78,6 +104,7 @@ def plan_generate(
         languages=languages,
         allow_unknown=request.allow_unknown,
         stream=request.stream,
+        all_or_nothing=request.all_or_nothing,
     )
     return make_tasks(generation, served)
 
@@ -125,24 +152,17 @@ def input_seed(seed: int, place: int) -> int:
     return (mixed ^ (mixed >> 31)) % SEEDS
 
 
-def make_tasks(generation: Generation, served: ServedModel) -> list[Generate]:
-    options = generation.options
-    unknown = generation.allow_unknown
+def make_tasks(generation: Generation, served: ServedModel) -> PlannedTexts:
+    options, unknown = generation.options, generation.allow_unknown
     prefix = encode_target(served, generation.target_prefix, "target_prefix", options.max_length, unknown)
-    sources = []
-    problems: list[Problem] = []
-    for place, text in enumerate(generation.texts):
-        name = generation.field_name if len(generation.texts) == 1 else f"{generation.field_name}[{place}]"
-        try:
-            sources.append(encode_source(served, text, name, generation.languages.source_prefix, unknown))
-        except InvalidFieldError as error:
-            problems.append((name, error.message))
-    refuse(problems)
-    repeated = [source for source in sources for _ in range(generation.tasks_per_text)]
+    sources, refused = _encode_sources(generation, served)
+    if refused and (generation.all_or_nothing or not sources):
+        refuse([(error.field or "", error.message) for error in refused.values()])
     seed = generation.seed
     if options.samples and seed is None:
         seed = secrets.randbelow(SEEDS)
-    return [
+    count = generation.tasks_per_text
+    tasks = [
         Generate(
             source=source,
             options=replace(options, seed=input_seed(seed, place)) if options.samples and seed is not None else options,
@@ -151,8 +171,25 @@ def make_tasks(generation: Generation, served: ServedModel) -> list[Generate]:
             stream=generation.stream,
             top_logprobs=generation.top_logprobs,
         )
-        for place, source in enumerate(repeated)
+        for text, source in sources.items()
+        for place in range(text * count, (text + 1) * count)
     ]
+    pieces = {place: unknown_pieces(served, generation.texts[place], source) for place, source in sources.items()}
+    return PlannedTexts(tasks, refused, {place: found for place, found in pieces.items() if found})
+
+
+def _encode_sources(generation: Generation, served: ServedModel) -> tuple[dict[int, Ids], dict[int, InvalidFieldError]]:
+    """The ids of each text, and why a text has none, by its place."""
+    sources: dict[int, Ids] = {}
+    refused: dict[int, InvalidFieldError] = {}
+    for place, text in enumerate(generation.texts):
+        name = generation.field_name if len(generation.texts) == 1 else f"{generation.field_name}[{place}]"
+        prefix = generation.languages.source_prefix
+        try:
+            sources[place] = encode_source(served, text, name, prefix, generation.allow_unknown)
+        except InvalidFieldError as error:
+            refused[place] = error
+    return sources, refused
 
 
 def _limits(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Problem]:

@@ -65,6 +65,11 @@ Texts = Annotated[
 ]
 ANY_TEXT = "a text"
 LANGUAGE_TAKES = "a code that /v1/info lists, or null for the model's own"
+ALLOW_UNKNOWN_ABOUT = (
+    "read what the vocabulary lacks as the unknown token; false: refuse it; null: sources as the model or the service "
+    "has it, targets refused"
+)
+ALLOW_UNKNOWN_TAKES = "true, false or null"
 TEMPERATURE: dict[str, Any] = {"ge": LOWEST_TEMPERATURE, "le": HIGHEST_TEMPERATURE}
 EARLY_STOPPING_ABOUT = (
     "once beam_size hypotheses have finished, a beam search is done: true, at once; false, when no live one has a "
@@ -143,9 +148,7 @@ class GenerateRequest(RequestModel):
     target_language: str | None = option(
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
-    allow_unknown: bool = option(
-        False, "let through what the vocabulary lacks, as the unknown token; false: refuse it", "true or false"
-    )
+    allow_unknown: bool | None = option(None, ALLOW_UNKNOWN_ABOUT, ALLOW_UNKNOWN_TAKES)
     temperature: float | None = option(
         None,
         "sample from softmax(logits / temperature); null: no sampling",
@@ -170,6 +173,12 @@ class GenerateRequest(RequestModel):
         le=LARGEST_SEED,
     )
     logprobs: bool = option(False, "answer the log-probability of each token", "true or false")
+    all_or_nothing: bool = option(
+        False,
+        "refuse the whole request where one input cannot be answered; false: that input has an error, and the others "
+        "are answered",
+        "true or false",
+    )
     timeout_ms: int | None = option(
         None,
         "from arrival; past it the best hypothesis so far is answered; null: the service's setting",
@@ -192,9 +201,7 @@ class NextTokenRequest(RequestModel):
     target_language: str | None = option(
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
-    allow_unknown: bool = option(
-        False, "let through what the vocabulary lacks, as the unknown token; false: refuse it", "true or false"
-    )
+    allow_unknown: bool | None = option(None, ALLOW_UNKNOWN_ABOUT, ALLOW_UNKNOWN_TAKES)
     top_k: int = option(
         10,
         "how many tokens are answered, most probable first; 0: the whole vocabulary",
@@ -220,9 +227,7 @@ class ScoreRequest(RequestModel):
     target_language: str | None = option(
         None, "the code of the target's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
-    allow_unknown: bool = option(
-        False, "let through what the vocabulary lacks, as the unknown token; false: refuse it", "true or false"
-    )
+    allow_unknown: bool | None = option(None, ALLOW_UNKNOWN_ABOUT, ALLOW_UNKNOWN_TAKES)
     timeout_ms: int | None = option(
         None, "from arrival; past it 504; null: the service's setting", TIMEOUT_TAKES, **TIMEOUT
     )
@@ -234,6 +239,9 @@ class ReloadRequest(RequestModel):
         None, "the directory to load; null: the configured one again", "a directory, or null", min_length=1
     )
     model: str | None = option(None, "the only model to reload; null: all that have changed", MODEL_TAKES, min_length=1)
+
+
+UNKNOWN_ABOUT = "pieces of the source that the vocabulary lacks, read as the unknown token; absent where none is"
 
 
 class ErrorDetail(ResponseModel):
@@ -268,6 +276,7 @@ class OutputResponse(ResponseModel):
     error: ErrorDetail | None = value(
         "why this input has no hypotheses, where another one has; absent otherwise", default=None
     )
+    unknown: list[str] | None = value(UNKNOWN_ABOUT, default=None)
 
 
 class UsageResponse(ResponseModel):
@@ -307,6 +316,7 @@ class NextTokenResponse(ResponseModel):
     tokens: list[TokenProbability] = value("most probable first")
     entropy: float = value("of the distribution over the whole vocabulary", "nats")
     prefix_logprob: float = value("of the prefix, by the model itself", "nats")
+    unknown: list[str] | None = value(UNKNOWN_ABOUT, default=None)
 
 
 class ScoredToken(ResponseModel):
@@ -318,6 +328,7 @@ class ScoredToken(ResponseModel):
 class ScoreResponse(ResponseModel):
     logprob: float = value("of the whole target, end token included", "nats")
     tokens: list[ScoredToken] = value("each token, the end token last")
+    unknown: list[str] | None = value(UNKNOWN_ABOUT, default=None)
 
 
 class LanguagesResponse(ResponseModel):
@@ -336,12 +347,16 @@ class InfoResponse(ResponseModel):
     precision: str = value("the variant in use")
     provider: str = value("what computes")
     provider_fallback: str | None = value("reason for falling back from CUDA to CPU, or null")
+    kernels: str | None = value("instruction set of the compiled kernels in use; null: onnxruntime's own operators")
+    kernels_reason: str | None = value("why the compiled kernels are not used, or null")
     threads: int = value("threads that compute")
     lanes: int = value("batches decoded side by side, when there is enough to do")
     lanes_reason: str | None = value("why memory allows fewer lanes than the threads would have, or null")
     limits: dict[str, int] = value("of texts, requests, batches and the queue, in the unit of their name")
     certificate: dict[str, Any] = value("drift from torch at the last start or reload, its tolerance, samples replayed")
-    examples: list[str] = value("sources to try: the first of the certificate's samples")
+    examples: list[str] = value(
+        "sources to try: the first of the certificate's samples; none where these are random tokens"
+    )
 
 
 class StatusResponse(ResponseModel):

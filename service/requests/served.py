@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from service.engine.interface import EngineInterface
-from service.requests.defaults import usable_defaults
+from collections.abc import Callable
+
+from attendant.service.engine.interface import EngineInterface
+from attendant.service.requests.defaults import usable_defaults
 
 
 class ServedModel:
-    """An engine, with what every request needs of it looked up once."""
+    """Never changed: a reload makes another one."""
 
-    def __init__(self, engine: EngineInterface, name: str | None = None) -> None:
-        """`name` is the model's name in requests; None: the bundle's own name."""
+    def __init__(
+        self,
+        engine: EngineInterface,
+        name: str | None = None,
+        allow_unknown: str = "auto",
+        on_unknown: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`name` is the model's name in requests; None: the bundle's own name.
+
+        `allow_unknown` is the setting; `on_unknown` is called for each source that is read with unknown tokens.
+        """
         self.engine = engine
         self.description = engine.description
         self.name = name or self.description.model
@@ -22,5 +33,9 @@ class ServedModel:
         self.max_target_length = self.description.max_target_length
         self.languages = self.description.languages
         self.defaults = usable_defaults(self.description.generation)
+        if allow_unknown != "auto":
+            self.defaults["allow_unknown"] = allow_unknown == "true"
+        self.allow_unknown = self.defaults.get("allow_unknown") is True
+        self.on_unknown = on_unknown
         self.start_length = len(self.description.generation.get("target_prefix", ()))  # unless the language has its own
         self.forced_end = self.description.generation.get("forced_end") is True

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from service.errors import InvalidFieldError, InvalidJSONError, ServiceError
-from service.requests.schemas import ANY_TEXT, RequestModel
+from attendant.service.errors import InvalidFieldError, InvalidJSONError, ServiceError
+from attendant.service.requests.schemas import ANY_TEXT, RequestModel
 
 MOST_PROBLEMS = 10  # listed in one error
 LONGEST_PATH = 100  # characters

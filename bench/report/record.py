@@ -1,0 +1,60 @@
+"""Results as JSON files, with all that a reader needs to take them again."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from attendant.common.version import VERSION
+from bench.report.machine import machine_facts
+
+RESULTS = Path(__file__).parents[1] / "results"
+RESULTS_HERE = RESULTS / machine_facts()["kind"]  # of this kind of processor; figures of two never mix
+PACKAGES = ("onnxruntime", "ctranslate2", "transformers", "optimum-onnx", "numpy", "fastapi", "uvicorn")
+
+
+def facts(module: str) -> dict[str, Any]:
+    """The command, the day, the versions and the machine of a measurement."""
+    return {
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": versions(),
+        "machine": machine_facts(),
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"attendant": VERSION}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def warn_of_few_cores(threads: int) -> None:
+    """Threads that share a core wait for each other: such figures say nothing."""
+    cores = len(os.sched_getaffinity(0))
+    if threads > cores:
+        print(
+            f"warning: {threads} threads on {cores} core{'s' * (cores > 1)} wait for each other; expect no use of this"
+        )
+
+
+def write_record(path: Path, module: str, rows: list[dict[str, Any]], **more: Any) -> None:
+    """Rows of a measurement, and its facts."""
+    write_json(path, {**facts(module), **more, "rows": rows})
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.partial")
+    beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.replace(path)

@@ -1,0 +1,89 @@
+"""Operators of our own for onnxruntime, compiled: a shared library that a session registers.
+
+    library()            its file, or None; then why_missing() says why
+    register(options, n) a session with these options may use the operators, each on up to n threads
+    path_name()          the instruction set that they compute with; supported() lists those of this machine
+
+`ATTENDANT_KERNELS` forces an instruction set, or switches the library `off`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+FILE = Path(__file__).with_name("libattendant_kernels.so")
+SETTING = "ATTENDANT_KERNELS"
+THREADS = "attendant.threads"  # the session's config entry that the library reads
+DOMAIN = "attendant"
+
+
+def library() -> Path | None:
+    """The shared library if it can be used here, else None."""
+    return None if why_missing() else FILE
+
+
+@cache
+def why_missing() -> str:
+    """Why there is no library to use, as a sentence; empty if there is one.
+
+    ValueError if ATTENDANT_KERNELS names an instruction set that this machine does not have.
+    """
+    forced = os.environ.get(SETTING, "")
+    if forced == "off":
+        return f"{SETTING} is off."
+    if not FILE.is_file():
+        if forced:
+            raise ValueError(f"{SETTING} is {forced}, but the kernels are not compiled: {_how_to_compile()}")
+        return f"The kernels are not compiled: {_how_to_compile()}"
+    try:
+        names = supported()
+    except OSError as error:
+        if forced:
+            raise ValueError(f"{SETTING} is {forced}, but the kernels cannot be loaded: {error}") from None
+        return f"The kernels cannot be loaded: {error}"
+    if forced and forced not in names:
+        raise ValueError(f"{SETTING} is {forced!r}, which this machine has not: it takes {', '.join(names)} or off.")
+    if not forced and names == ["portable"]:
+        return f"This processor ({platform.machine()}) has no instruction set that makes the kernels faster."
+    return ""
+
+
+def register(options: ort.SessionOptions, threads: int) -> None:
+    """Make the operators known to a session that is created with `options`; each runs on up to `threads` threads."""
+    if why_missing():
+        raise RuntimeError(why_missing())
+    options.add_session_config_entry(THREADS, str(threads))
+    options.register_custom_ops_library(str(FILE))
+
+
+def path_name() -> str:
+    """The instruction set that the operators compute with, such as avx512vnni; "" without a library."""
+    if why_missing():
+        return ""
+    return os.environ.get(SETTING, "") or supported()[0]
+
+
+def supported() -> list[str]:
+    """The instruction sets that the library can use here, the fastest first. OSError if it cannot be loaded."""
+    names = _loaded().attendant_supported
+    names.restype = ctypes.c_char_p
+    return bytes(names()).decode().split()
+
+
+@cache
+def _loaded() -> ctypes.CDLL:
+    return ctypes.CDLL(str(FILE))
+
+
+def _how_to_compile() -> str:
+    if platform.system() != "Linux":
+        return f"they are for Linux, and this is {platform.system()}."
+    return "install a C++ compiler (Debian: apt-get install g++) and then attendant again."

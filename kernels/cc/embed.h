@@ -1,0 +1,45 @@
+// Token embeddings: a row of the table times its scale, plus the position's row, then a norm where the model has one.
+#pragma once
+#include "layers.h"
+
+namespace attendant {
+
+struct Embedding {
+  bool int8, normed;
+  int64_t words = 0, places = 0;
+  int width = 0;
+  const void* table = nullptr;
+  const float *scale = nullptr, *positions = nullptr;
+  Norm norm{};
+
+  // Inputs from `first` on: table, scale (int8: of each row; f32: one factor), positions, gamma, beta.
+  Embedding(const Definition& d, size_t first) : int8(d.flag("int8")), normed(d.flag("norm")) {
+    const Tensor rows = d.constant(first, "table", int8 ? ort::Type::i8 : ort::Type::f32, {-1, -1});
+    words = rows.shape[0];
+    d.require(rows.shape[1] > 0 && rows.shape[1] % 16 == 0 && rows.shape[1] <= 1 << 24, "a table of ", rows.shape[1],
+              " features: it must be a multiple of 16");
+    width = int(rows.shape[1]);
+    table = rows.data;
+    scale = int8 ? d.constant(first + 1, "scale", ort::Type::f32, {words, 1}).as<const float>()
+                 : d.constant(first + 1, "factor", ort::Type::f32, {1}).as<const float>();
+    const Tensor places_of = d.constant(first + 2, "positions", ort::Type::f32, {-1, width});
+    places = places_of.shape[0];
+    positions = places_of.as<const float>();
+    Weights weights(d, first + 3, int8);
+    norm = weights.norm("norm", width, d.number("epsilon"));
+  }
+
+  void row(const Run& run, const Path& path, int64_t token, int64_t position, float* y) const {
+    run.require(token >= 0 && token < words, "token ", token, " is outside the table of ", words, " words");
+    run.require(position >= 0 && position < places, "position ", position, " is outside the table of ", places,
+                " positions");
+    const float* place = positions + position * width;
+    if (int8)
+      path.embed_int8(static_cast<const int8_t*>(table) + token * width, scale[token], place, width, y);
+    else
+      path.embed_f32(static_cast<const float*>(table) + token * width, *scale, place, width, y);
+    if (normed) path.norm_row(y, width, norm, y, nullptr, nullptr);
+  }
+};
+
+}  // namespace attendant

@@ -1,0 +1,60 @@
+// The search beside the kernels: greedy and beam search for a whole batch in one call a step, and the moves of rows
+// that follow from it. Called by ctypes (service/engine/batch/compiled.py), without Python's lock. The Python searches
+// (service/engine/search) are its definition: it decides to the bit as they do, and hands a job back to them where an
+// option or a number is not plain.
+//
+// A job owns one or more rows of the batch, one for each live hypothesis; the rows in use are 0 to R - 1, without gaps.
+// A job is either "ours" (adopted: its tokens are chosen here) or Python's (only its rows are moved here).
+#pragma once
+#include <cstdint>
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+struct AttendantPlane {  // tensors that hold one entry a row and position, laid out (tensors, rows, heads, length,
+                         // entry)
+  char* base;
+  int64_t tensors, tensor_stride, row_stride, heads, head_stride, entry;  // strides and entry in bytes
+};
+
+struct AttendantOptions {
+  int32_t beam_size, num_hypotheses, min_length, max_length;
+  int32_t forced_end;      // 1: at max_length the end token is forced, which Python does
+  int32_t early_stopping;  // 0 false, 1 true, 2 never
+  int32_t start_length;    // start tokens before every target
+  double length_penalty;
+};
+
+enum AttendantStatus { DONE = 1, HAND_BACK_NOW = 2, HAND_BACK_NEXT = 3 };
+
+struct AttendantBatch;
+
+// tokens, positions, whole, source_rows: the inputs of the next step, max_rows each, written here for rows of our jobs.
+AttendantBatch* attendant_batch_new(int32_t max_rows, int64_t* tokens, int64_t* positions, int64_t* whole,
+                                    int64_t* source_rows, int32_t pad, int32_t bos, int32_t eos);
+void attendant_batch_free(AttendantBatch*);
+// Where the cached keys and values of rows lie now.
+void attendant_batch_planes(AttendantBatch*, const AttendantPlane*, int32_t count);
+// A new job with one row, whose source is in source_rows already: the row after those in use. Returns that row.
+int32_t attendant_batch_add(AttendantBatch*, int32_t job);
+// The job is ours from now on. It has one row, and one hypothesis of `length` tokens; `token` is the last one fed.
+void attendant_batch_adopt(AttendantBatch*, int32_t job, const AttendantOptions*, const int64_t* ids,
+                           const double* logprobs, int32_t length, double weight, int64_t token);
+// After a step, for our jobs. Writes the jobs that Python must look at, with their status, and returns their number:
+// DONE and HAND_BACK_NOW before `commit`; HAND_BACK_NEXT is ours in this step, and Python's from the next on.
+int32_t attendant_batch_advance(AttendantBatch*, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
+                                int32_t* jobs, int32_t* statuses);
+// Moves the rows. `parents` are those of Python's jobs that changed, one after the other, counts[i] of jobs[i]; a job
+// with none leaves. Returns the rows in use.
+int32_t attendant_batch_commit(AttendantBatch*, int32_t count, const int32_t* jobs, const int32_t* counts,
+                               const int32_t* parents);
+// The rows of a job, one for each live hypothesis; returns their number.
+int32_t attendant_batch_rows(const AttendantBatch*, int32_t job, int32_t* rows);
+// The state of one of our jobs, live hypotheses first, then finished ones, best first; returns the number of integers:
+// (live, finished, decoded), then of each hypothesis: tokens, reason (0 stop, 1 length), its ids. Numbers: of each its
+// weight, its rank, its log-probabilities. Returns -1 if the buffers, of `room` entries each, are too small.
+int64_t attendant_batch_state(const AttendantBatch*, int32_t job, int64_t* integers, double* numbers, int64_t room);
+// Python's again, with the state that `attendant_batch_state` gives.
+void attendant_batch_hand_back(AttendantBatch*, int32_t job);
+}
+#pragma GCC visibility pop

@@ -1,0 +1,116 @@
+"""The bundle's `full` graph, which computes attention weights: its files are opened with the bundle, and loaded late.
+
+A bundle's directory may be replaced while it serves. Files that are open stay those of the bundle that was loaded, even
+once they are deleted; a file that was written over is found by its digest, and nothing is explained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import mmap
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from attendant.export.bundle import Bundle, digest_of, external_files, padded_width
+from attendant.service.engine.tasks import ATTENTION_KINDS, Array, Ids
+from attendant.service.errors import NotFoundError
+from attendant.service.memory import MemoryAccount
+
+WEIGHTS_SHARE = 0.375  # of the memory limit, for the graph's weights
+MEMORY_PER_WEIGHT = 1.5  # bytes in memory for each byte on disk: some are packed a second time
+
+
+class GraphFiles:
+    """The graph of one variant and its weights, open; closed when nothing refers to them any more."""
+
+    def __init__(self, bundle: Bundle, precision: str) -> None:
+        self.precision = precision
+        path = bundle.variants[precision].graphs["full"]
+        self._graph = self._open(path)
+        self._weights = {name: self._open(path.parent / name) for name in sorted(external_files(path))}
+        opened = {path: self._graph, **{path.parent / name: number for name, number in self._weights.items()}}
+        self._digests = {place: (number, digest_of(bundle, place)) for place, number in opened.items()}
+        self.bytes = sum(os.fstat(number).st_size for number in opened.values())
+
+    def _open(self, path: Path) -> int:
+        """A file descriptor."""
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        weakref.finalize(self, os.close, number)
+        return number
+
+    def read(self) -> tuple[bytes, Mapping[str, int]]:
+        """The graph, and the descriptors of its weights by name; NotFoundError if a file was changed meanwhile."""
+        for path, (number, expected) in self._digests.items():
+            with _stream(number) as file:
+                if expected is not None and hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                    sentence = f"{path} was changed since the model was loaded; reload the model to explain it."
+                    raise NotFoundError(sentence)
+        with _stream(self._graph) as file:
+            return file.read(), self._weights
+
+
+class FullGraph:
+    """The `full` graph of a variant on the CPU."""
+
+    def __init__(self, files: GraphFiles, threads: int) -> None:
+        self.precision = files.precision
+        options = ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        options.enable_mem_pattern = options.enable_cpu_mem_arena = False  # nothing is kept between runs
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        graph, weights = files.read()
+        with ExitStack() as mapped:  # onnxruntime copies what it keeps
+            parts = [mapped.enter_context(mmap.mmap(number, 0, access=mmap.ACCESS_READ)) for number in weights.values()]
+            options.add_external_initializers_from_files_in_memory(list(weights), parts, [len(part) for part in parts])
+            self._session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        self._run_options = ort.RunOptions()  # of the run that is under way, or of the last one
+
+    def stop(self) -> None:
+        """The run that is under way, in another thread, raises before its next operator."""
+        self._run_options.terminate = True
+
+    def run(self, source: Ids, target: Ids, pad: int) -> dict[str, Array]:
+        """Attention weights of every kind, (L, H, queries, keys), padding cut off."""
+        count, width = len(source), padded_width(len(source))
+        padded = np.full((1, width), pad, np.int64)
+        padded[0, :count] = source
+        feeds = {"source": padded, "source_length": np.array([count]), "target": np.array([target], np.int64)}
+        self._run_options = ort.RunOptions()
+        self._run_options.log_severity_level = 4  # a run that is stopped is no error
+        outputs = self._session.run([f"{kind}_attention" for kind in ATTENTION_KINDS], feeds, self._run_options)
+        encoder, decoder, cross = (np.asarray(output)[0] for output in outputs)
+        return {"encoder": encoder[..., :count, :count], "decoder": decoder, "cross": cross[..., :count]}
+
+
+def open_full_graph(bundle: Bundle, served: str) -> list[GraphFiles]:
+    """Open it in f32, as torch computes, and in the served precision, for where the f32 weights are too large."""
+    return [GraphFiles(bundle, each) for each in dict.fromkeys(("fp32", served)) if each in bundle.variants]
+
+
+def load_full_graph(opened: Sequence[GraphFiles], threads: int, memory: MemoryAccount, name: str) -> FullGraph:
+    """The first that fits in memory, which is set aside for it, with the graph as the owner; `name` is the model's."""
+    most = min(WEIGHTS_SHARE * memory.limit, memory.capacity)
+    for files in opened:
+        size = int(MEMORY_PER_WEIGHT * files.bytes)
+        if size <= most:
+            with memory.holding(size):  # refused while other requests hold it
+                graph = FullGraph(files, threads)
+            memory.set_aside(graph, size)
+            return graph
+    raise NotFoundError(
+        f"{name} cannot be explained here: its weights take more than the {most / 1e6:.0f} MB that are left for it "
+        "beside what decodes."
+    )
+
+
+def _stream(number: int) -> io.BufferedReader:
+    os.lseek(number, 0, os.SEEK_SET)
+    return open(number, "rb", closefd=False)

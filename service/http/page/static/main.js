@@ -1,0 +1,215 @@
+// The page: controls, parts and the address, joined.
+
+import { onKeyWanted, sentenceOf, setKey } from "./api.js";
+import { alignment } from "./alignment.js";
+import { attention } from "./attention.js";
+import { compare } from "./compare.js";
+import { connect, dropUnknown, isStillServed, languages, notice, wantedModel } from "./connect.js";
+import { copyText, showCurl } from "./curl.js";
+import { field, fill, find, h, keepFocus, select } from "./dom.js";
+import { drawResult, explainChosen, generate, isRunning, session, showError, stop } from "./generate.js";
+import { LANGUAGES, language, t, translate } from "./i18n.js";
+import { model } from "./model.js";
+import { nextToken } from "./nexttoken.js";
+import { saveHtml, savePng } from "./save.js";
+import { DEFAULTS, FRESH, link, onChange, readLink, state, update } from "./state.js";
+import { tree } from "./tree.js";
+
+const PARTS = { next: nextToken, attention, alignment, beam: tree, compare, model };
+const RUNS = ["mode", "beam", "count", "samples", "penalty", "temperature", "topp", "seed", "model", "from", "to"];
+const AGAIN = 2000; // ms
+const DRAWN = ["lang", "theme", "tab", "model", "from", "to", "walk", "done", "kind", "layer", "head", "align"]; // in the part that is open
+let drawing = new AbortController(); // aborts what the part that is open has asked for
+
+async function drawPart() {
+  drawing.abort();
+  drawing = new AbortController();
+  const { signal } = drawing;
+  const panel = find("#panel");
+  panel.setAttribute("aria-labelledby", `tab-${state.tab}`);
+  const place = h("div", {});
+  panel.append(place);
+  let isKept = true;
+  try {
+    await PARTS[state.tab](place, signal);
+  } catch (error) {
+    isKept = error.name !== "AbortError";
+    fill(place, h("p", { class: "error", role: "alert" }, sentenceOf(error)));
+  }
+  if (isKept && !signal.aborted) keepFocus(panel, () => { for (const other of [...panel.children]) if (other !== place) other.remove(); });
+  else place.remove(); // what was there stays
+}
+
+function drawTabs() {
+  const names = Object.keys(PARTS);
+  const tabs = names.map((name) => h("button", {
+    type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.tab), "aria-controls": "panel", tabIndex: name === state.tab ? 0 : -1,
+    on: { click: () => update({ tab: name }, false) },
+  }, t(`tab_${name}`)));
+  const hadFocus = find("#tabs").contains(document.activeElement);
+  fill(find("#tabs"), tabs);
+  if (hadFocus) find(`#tab-${state.tab}`).focus();
+}
+
+function moveTab(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const names = Object.keys(PARTS);
+  update({ tab: names[(names.indexOf(state.tab) + step + names.length) % names.length] });
+  find(`#tab-${state.tab}`).focus();
+}
+
+function drawOptions() {
+  const amount = (key, label, min, max, step) => field(t(label), h("input", { type: "number", name: key, min, max, step, value: state[key] ?? "", placeholder: key === "seed" ? t("anySeed") : "", on: { change: setAmount } }));
+  const modes = h("div", { class: "segments", role: "radiogroup", "aria-labelledby": "mode-name" }, ["greedy", "beam", "sample"].map((mode) => h("label", {}, h("input", { type: "radio", name: "mode", value: mode, checked: state.mode === mode, on: { change: () => update({ mode }) } }), h("span", {}, t(mode)))));
+  const search = h("div", { class: "field" }, h("span", { class: "label", id: "mode-name" }, t("mode")), modes);
+  const { max_beam_size: widest, max_rows: rows } = session.info?.limits ?? { max_beam_size: 32, max_rows: 32 };
+  const most = Math.min(widest, rows);
+  const byMode = {
+    greedy: [],
+    beam: [amount("beam", "beamSize", 1, most, 1), amount("count", "count", 1, most, 1), amount("penalty", "penalty", 0, 10, 0.1)],
+    sample: [amount("temperature", "temperature", 0.1, 5, 0.1), amount("topp", "topp", 0.05, 1, 0.05), amount("samples", "samples", 1, most, 1), amount("seed", "seed", 0, null, 1)],
+  };
+  keepFocus(find("#options"), () => fill(find("#options"), search, byMode[state.mode], choices()));
+}
+
+/** A number was typed; none is as by default. */
+function setAmount({ target: input }) {
+  update({ [input.name]: input.value === "" ? DEFAULTS[input.name] : Number(input.value) });
+  input.value = state[input.name] ?? "";
+}
+
+/** The model and its languages, where there is a choice. */
+function choices() {
+  const found = [];
+  const codes = languages();
+  const pick = (key, list, byDefault) => field(t(key), select([["", byDefault ?? "–"], ...list.map((code) => [code, code])], state[key] ?? "", (value) => update({ [key]: value || null })));
+  if (session.models.length > 1) found.push(field(t("model"), select(session.models.map(({ id }) => [id, id]), state.model ?? session.model, (id) => update({ model: id, from: null, to: null, walk: [], done: 0 }))));
+  if (codes.source.length) found.push(pick("from", codes.source, codes.default_source));
+  if (codes.target.length) found.push(pick("to", codes.target, codes.default_target));
+  return found;
+}
+
+function drawShell() {
+  translate();
+  document.documentElement.dataset.theme = state.theme ?? "";
+  if (!state.theme) delete document.documentElement.dataset.theme;
+  find("#language").textContent = LANGUAGES.find(([code]) => code !== language())?.[1] ?? null;
+  find("#theme").textContent = t(isDark() ? "light" : "dark");
+  drawTabs();
+  drawOptions();
+  const chips = (session.info?.examples ?? []).map((text) => h("button", { type: "button", class: "chip", dir: "auto", on: { click: () => ask(text) } }, text));
+  fill(find("#examples"), chips.length ? [h("span", { class: "label" }, t("examples")), chips] : []);
+}
+
+const isDark = () => (state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+
+function ask(text) {
+  find("#source").value = text;
+  update({ source: text, ...FRESH }, false);
+  notice(null);
+  run();
+}
+
+/** What a change of the state redraws. */
+async function changed(keys) {
+  const has = (...names) => names.some((name) => keys.has(name));
+  if (has("lang", "theme", "tab", "mode", "model", "from", "to")) drawShell();
+  if (has("source")) find("#source").value = state.source;
+  for (const input of find("#options").querySelectorAll("input[type=number]")) if (has(input.name)) input.value = state[input.name] ?? "";
+  if (has("model") && wantedModel(session.models) !== session.model && !(await reconnect())) return;
+  if (has("model", "from", "to")) dropUnknown();
+  if (has(...RUNS) && (session.answer || isRunning() || has("source"))) {
+    session.answer = null;
+    if (!has("target")) update({ target: null, step: null });
+    run();
+  } else if (has("source")) {
+    if (state.tab === "compare") generate(() => {}); // the output is of the source that is shown; else who changes it runs it
+  } else if (has("target") && session.answer) explainChosen(drawPart);
+  else if (has("lang") && session.answer) drawResult(drawPart);
+  else if (has(...DRAWN)) drawPart();
+}
+
+async function run() {
+  const asked = isStillServed(); // beside the run
+  await generate(drawPart);
+  if ((await asked) || !(await reconnect())) return;
+  if (session.answer) drawResult(drawPart);
+  else drawPart();
+}
+
+/** Whether what is served is known now. */
+async function reconnect() {
+  try {
+    await connect();
+    drawShell();
+    return true;
+  } catch (error) {
+    Object.assign(session, { model: state.model ?? session.model, info: null }); // the next run learns it
+    showError(error);
+    return false;
+  }
+}
+
+async function start() {
+  showError(null);
+  try {
+    await connect();
+    find("#key-form").hidden = true;
+    drawShell();
+    if (state.source) await run();
+    else await drawPart();
+  } catch (error) {
+    showError(error);
+    if (error.status === 503) setTimeout(start, AGAIN); // the model is still being loaded
+  }
+}
+
+function say(text) {
+  find("#said").textContent = text;
+  setTimeout(() => { find("#said").textContent = ""; }, 2500);
+}
+
+const saved = (run) => () => run().catch((error) => say(error.message));
+
+find("#ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  ask(find("#source").value);
+});
+find("#stop").addEventListener("click", stop);
+find("#source").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return; // 229: Safari ends a composition with it
+  event.preventDefault();
+  ask(find("#source").value);
+});
+find("#key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  try {
+    setKey(find("#key").value);
+    start();
+  } catch (error) {
+    showError(error);
+  }
+  find("#key").value = "";
+});
+onKeyWanted(() => { find("#key-form").hidden = false; find("#key").focus(); });
+find(".skip").addEventListener("click", (event) => { event.preventDefault(); find("#output").focus(); }); // the address holds the state
+find("#tabs").addEventListener("keydown", moveTab);
+find("#language").addEventListener("click", () => update({ lang: language() === "zh" ? "en" : "zh" }));
+find("#theme").addEventListener("click", () => update({ theme: isDark() ? "light" : "dark" }));
+find("#link").addEventListener("click", async () => { if (await copyText(link())) say(t("copied")); });
+find("#curl").addEventListener("click", showCurl);
+find("#save-html").addEventListener("click", saved(saveHtml));
+find("#save-png").addEventListener("click", saved(savePng));
+window.addEventListener("popstate", () => {
+  const before = { ...state };
+  readLink();
+  if (state.source !== before.source && RUNS.every((key) => state[key] === before[key])) run(); // else it runs by that
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawShell(); drawPart(); });
+
+readLink();
+find("#source").value = state.source;
+drawShell();
+onChange(changed);
+start();

@@ -1,0 +1,3 @@
+"""Paths of the OpenAI dialect; a batch names them too."""
+
+MODELS, COMPLETIONS, CHAT = "/v1/models", "/v1/completions", "/v1/chat/completions"

@@ -1,0 +1,211 @@
+"""docs/performance.md is what its command makes of the results, and says of each figure how it was taken."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.http.serving import better, headline, unequal_lengths
+from bench.report.machine import cpu_kind
+from bench.report.record import RESULTS, facts, write_json, write_record
+from bench.report.report import INTRODUCTION, PAGE, SECTIONS, page
+from bench.report.text import number, table, verdict
+from bench.versus.lengths import works
+from bench.versus.quick import GOALS, WORKS, memory_row
+from bench.versus.race import row_of
+
+BEST = {("ours", "fp32"): 0.2, ("ours", "int8"): 0.1, ("ctranslate2", "fp32"): 0.3, ("ctranslate2", "int8"): 0.4}
+
+
+def load_row(server: str, load: str, rate: float, p99: float, **more: Any) -> dict[str, Any]:
+    return {
+        "server": server,
+        "load": load,
+        "answered": 9,
+        "errors": {"HTTP 429": 2},
+        "seconds": 1.0,
+        "requests_per_second": rate,
+        "tokens_per_second": 100.0,
+        "mean_target_tokens": 20.0,
+        "latency_ms": {"p50": 10.0, "p95": 20.0, "p99": p99},
+        "first_token_ms": {"p50": 5.0, "p95": 6.0, "p99": 7.0},
+        "generator": {},
+        "held_up_by_generator": None,
+        "memory": {"peak": 3e8},
+        **more,
+    }
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """One of every result, small, of one kind of processor."""
+    tmp_path /= "amd-avx2"
+    about = {**facts("bench.versus.quick"), "threads": 2}
+    memory = {"ours int8": {"peak": 100_000_000}, "ctranslate2 int8": {"peak": 150_000_000}}
+    rows = [row_of(work, BEST, 3) for work in WORKS]
+    write_json(
+        tmp_path / "quick.json",
+        [
+            {**row, **about}
+            for row in [*rows, memory_row("peak memory, int8", memory["ours int8"], memory["ctranslate2 int8"])]
+        ],
+    )
+    write_record(tmp_path / "lengths.json", "bench.versus.lengths", [row_of(work, BEST, 3) for work in works()])
+    slow = {("ours", "int8"): 0.1, ("transformers", "fp32"): 2.0, ("optimum", "fp32"): 3.0}
+    write_record(tmp_path / "huggingface.json", "bench.versus.huggingface", [row_of(work, slow, 3) for work in WORKS])
+    served = [load_row("attendant", "32 clients", 50.0, 100.0), load_row("ctranslate2", "32 clients", 10.0, 300.0)]
+    write_record(
+        tmp_path / "serving.json",
+        "bench.http.serving",
+        [*served, load_row("attendant", "8", 1.0, 1.0, way="streamed")],
+        goals=headline(served, "32 clients"),
+        tried=[load_row("ctranslate2", "32 clients", 10.0, 300.0, way="int8")],
+    )
+    step = {
+        "precision": "int8",
+        "rows": 1,
+        "step_ms": 2.0,
+        "stream_ms": 1.5,
+        "multiply_ms": 0.1,
+        "times_limit": 1.33,
+        "goal": 1.5,
+        "operators": [{"operator": "MatMul", "ms": 1.0, "share": 0.5}],
+    }
+    limits = {"bandwidth_gb_s": 20.0, "int8_gop_s": 280.0, "step_parameters": 38}
+    write_record(tmp_path / "roofline.json", "bench.profile.roofline", [step], limits=limits)
+    attention = [{"sweep": "length", "ms": {"8": 1.0}, "exponent": 2.01, "expected": 2}]
+    grown = [{"sweep": "batch", "value": 4, "precision": "int8", "ms": 9.0, "peak_mb": 99.0, "loaded_mb": 80.0}]
+    write_record(tmp_path / "growth.json", "bench.profile.growth", grown, attention=attention)
+    side = {"alone": load_row("", "1 clients", 1.0, 2.0), "many": load_row("", "16 clients", 1.0, 2.0)}
+    goal = {"name": "start to ready", "value": 3.0, "unit": "s", "goal": 2.0, "sense": "at most"}
+    write_record(tmp_path / "embedded.json", "bench.http.embedded", [goal], served=side, bare=side, engine_ms=1.5)
+    case = {"requests": 2, "beam_size": 4, "source_length": 9, "length": 8, "same": 2, "score_distance": 1e-6}
+    write_record(tmp_path / "peers.json", "bench.models.peers", [case])
+    imported = {**facts("bench.versus.imported"), "threads": 2}
+    write_json(tmp_path / "imported.json", [{**row, **imported} for row in rows])
+    two = {**BEST, ("ctranslate2_two_workers", "fp32"): 0.5, ("ctranslate2_two_workers", "int8"): 0.25}
+    of_words = {**facts("bench.versus.words"), "threads": 0}
+    write_json(tmp_path / "words.json", [{**row_of(work, two, 3), **of_words} for work in WORKS])
+    over_http = [{"name": "16 clients", "ours": 90.0, "theirs": 50.0, "ratio": 1.8, "goal": 1.5}]
+    write_record(tmp_path / "words_http.json", "bench.http.words_http", [], goals=over_http)
+    parts = [{"part": "search", "share": 0.25, "microseconds_a_step": 9.0, "calls": 4, "waiting": 0.5}]
+    write_record(
+        tmp_path / "iteration.json", "bench.profile.iteration", [{"name": "1 word", "seconds": 0.002, "parts": parts}]
+    )
+    load = {"best": 4, "tokens_per_second": {"2": 8, "4": 9}, "step_ms": {"2": 1.0, "4": 1.5}, "regret": 0.111}
+    loads = [{"rows": 24, **load, "best": 2, "regret": 0.0}, {"rows": None, **load}]
+    steps = [{"rows": 1, "serial_ms": 0.5, "parallel_ms": 2.0, "python_ms": 0.2}]
+    write_record(
+        tmp_path / "lanes.json",
+        "bench.profile.lanes",
+        [{"model": "base", "cores": 8, "chosen": 2, "loads": loads}],
+        bandwidth_gb_s=30.0,
+        measured_threads=[1, 2],
+        serial=None,
+        measured=[{"model": "base", "weight_bytes": 10, "steps": steps}],
+    )
+    return tmp_path.parent
+
+
+def test_every_result_has_a_section_with_its_command(results: Path) -> None:
+    made = page(results)
+    for name, (title, _) in SECTIONS.items():
+        assert f"## {title}\n" in made
+        assert re.search(rf"`python -m bench\.\w+\.{name.removesuffix('.json')}\b", made), name
+
+
+def test_kinds_of_processor_stand_apart(results: Path) -> None:
+    write_record(
+        results / "intel-vnni" / "lengths.json", "bench.versus.lengths", [row_of(work, BEST, 3) for work in works()]
+    )
+    section = page(results).partition("## Short and long\n")[2].partition("\n## ")[0]
+    assert section.index("### AMD without VNNI") < section.index("### Intel with VNNI")
+    assert section.count("| work |") == 2
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "kind"),
+    [
+        ("AuthenticAMD", "fma avx2", "amd-avx2"),
+        ("AuthenticAMD", "avx2 avx512f avx512_vnni", "amd-vnni"),
+        ("GenuineIntel", "avx2 avx_vnni", "intel-vnni"),
+        ("GenuineIntel", "avx2 avx512f", "intel-avx512"),
+    ],
+)
+def test_a_processor_is_of_a_kind(vendor: str, flags: str, kind: str) -> None:
+    assert cpu_kind(vendor, flags) == kind
+
+
+def test_a_benchmark_that_was_not_run_has_no_section(tmp_path: Path) -> None:
+    assert page(tmp_path) == INTRODUCTION
+
+
+def test_goals_reached_and_missed_are_told_apart(results: Path) -> None:
+    made = page(results)
+    greedy, _, many, _ = (f"{goal:g}x" for goal in GOALS)
+    assert f"| 32 requests, greedy | 300 / 400 | 200 / 100 | 3.0x | {many} | yes |" in made
+    assert f"| 1 request, greedy | 300 / 400 | 200 / 100 | 3.0x | {greedy} | no |" in made
+    assert f"| 32 requests, greedy | 300 / 400 | 500 / 250 | 200 / 100 | 2.5x | {many}" in made
+    assert "| 1 word | 2 | 25% |" in made
+    assert "| 16 clients | 90 | 50 | 1.8x | 1.5x | yes |" in made
+    assert "| base | 8 | 2 | 2 (0%) | 4 (11%) |" in made
+    assert "| start to ready | 3 s | at most 2 | no |" in made
+
+
+def test_the_page_names_the_machine_and_the_versions(results: Path) -> None:
+    made, about = page(results), facts("bench.versus.quick")
+    assert about["machine"]["cpu"] in made
+    assert f"onnxruntime {about['versions']['onnxruntime']}" in made
+    assert about["date"] in made
+
+
+def test_rows_of_quick_have_the_agreed_fields(results: Path) -> None:
+    rows = json.loads((results / "amd-avx2" / "quick.json").read_text(encoding="utf-8"))
+    assert all({"name", "ours", "theirs", "ratio", "goal", "machine"} <= row.keys() for row in rows)
+
+
+def test_the_page_in_docs_is_made_from_the_results_that_are_there() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(RESULTS)
+
+
+def test_more_requests_and_a_shorter_tail_are_both_better() -> None:
+    rows = [load_row("attendant", "32 clients", 50.0, 100.0), load_row("ctranslate2", "32 clients", 10.0, 300.0)]
+    assert [row["ratio"] for row in headline(rows, "32 clients")] == [5.0, 3.0]
+
+
+def test_of_two_turns_the_better_counts_by_rate_or_where_that_is_given_by_tail() -> None:
+    slow, fast = load_row("a", "8 clients", 1.0, 5.0), load_row("a", "8 clients", 2.0, 9.0)
+    assert better(fast, slow)
+    late, soon = (load_row("a", "3 requests/s at random", 1.0, p99) for p99 in (9.0, 5.0))
+    assert better(soon, late)
+
+
+def test_servers_with_answers_of_other_lengths_are_told() -> None:
+    rows = [load_row("a", "", 1.0, 1.0), load_row("b", "", 1.0, 1.0)]
+    assert unequal_lengths(rows) is None
+    rows[1]["mean_target_tokens"] = 30.0
+    assert "tokens/s" in (unequal_lengths(rows) or "")
+
+
+def test_memory_is_compared_as_theirs_over_ours() -> None:
+    memory = {"ours int8": {"peak": 100_000_000}, "ctranslate2 int8": {"peak": 150_000_000}}
+    assert memory_row("peak memory, int8", memory["ours int8"], memory["ctranslate2 int8"])["ratio"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, ""), (1234.5, "1,234"), (1.23456, "1.23"), (1200, "1,200"), ("a", "a")]
+)
+def test_numbers_are_short(value: Any, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_table_has_a_line_for_each_row() -> None:
+    assert table(["a", "b"], [[1, 2.0]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
+
+
+def test_a_goal_can_be_a_ceiling() -> None:
+    assert [verdict(1, 2), verdict(1, 2, most=True), verdict(1, None)] == ["no", "yes", ""]

@@ -1,0 +1,57 @@
+"""The garbage collector leaves alone what stays, and frees models that have gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.fake_engine import FakeEngine, make_bundle
+from tests.support.serving import Running, wait_for
+
+PROGRAM = """
+import gc, weakref
+from attendant.service.http.garbage import THRESHOLDS, settle
+
+class Part:
+    def __init__(self):
+        self.itself = self
+
+kept = Part()
+gone = weakref.ref(kept)
+settle()
+assert gc.get_freeze_count() > 1000, gc.get_freeze_count()
+assert gc.get_threshold() == THRESHOLDS
+new = weakref.ref(Part())
+others = [[] for _ in range(2 * THRESHOLDS[0])]
+assert new() is None, "what requests leave is not freed"
+del kept
+gc.collect()
+assert gone() is not None, "what was there is looked at again and again"
+settle()
+assert gone() is None, "a model that has gone is not freed"
+"""
+
+
+def test_what_stays_is_left_alone_and_what_requests_leave_is_freed() -> None:
+    """In a process of its own: the collector is the process's."""
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+def test_the_server_settles_once_it_is_ready_and_whenever_an_engine_has_come_or_gone(tmp_path: Path) -> None:
+    settled: list[int] = []
+    engines = [FakeEngine(make_bundle(tmp_path)) for _ in range(2)]
+    for engine in engines:
+        engine.start()
+    left = iter(engines)
+    server = Running(lambda _: next(left), settle=lambda: settled.append(1))
+    try:
+        wait_for(lambda: server.lines)
+        wait_for(lambda: len(settled) == 1)
+        engines[0].pause_after = 0
+        server.server.handle_hangup(0, None)
+        wait_for(lambda: not engines[0]._thread.is_alive())  # replaced, and closed
+        wait_for(lambda: len(settled) in (2, 3))
+    finally:
+        server.stop()
+        server.join()
