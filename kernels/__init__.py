@@ -4,7 +4,8 @@
     register(options, n) a session with these options may use the operators, each on up to n threads
     path_name()          the instruction set that they compute with; supported() lists those of this machine
 
-`ATTENDANT_KERNELS` forces an instruction set, or switches the library `off`.
+`ATTENDANT_KERNELS` forces an instruction set, or switches the library `off`; one that this machine does not have is an
+UnusableError.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ THREADS = "attendant.threads"  # the session's config entry that the library rea
 DOMAIN = "attendant"
 
 
+class UnusableError(ValueError):
+    """ATTENDANT_KERNELS names what this machine does not have."""
+
+    exit_code = 2
+
+
 def library() -> Path | None:
     """The shared library if it can be used here, else None."""
     return None if why_missing() else FILE
@@ -32,27 +39,27 @@ def library() -> Path | None:
 
 @cache
 def why_missing() -> str:
-    """Why there is no library to use, as a sentence; empty if there is one.
-
-    ValueError if ATTENDANT_KERNELS names an instruction set that this machine does not have.
-    """
+    """Why there is no library to use, as a sentence; empty if there is one. UnusableError: see `unusable`."""
     forced = os.environ.get(SETTING, "")
+    if problem := unusable(forced):
+        raise UnusableError(problem)
     if forced == "off":
         return f"{SETTING} is off."
-    if not FILE.is_file():
-        if forced:
-            raise ValueError(f"{SETTING} is {forced}, but the kernels are not compiled: {_how_to_compile()}")
-        return f"The kernels are not compiled: {_how_to_compile()}"
-    try:
-        names = supported()
-    except OSError as error:
-        if forced:
-            raise ValueError(f"{SETTING} is {forced}, but the kernels cannot be loaded: {error}") from None
-        return f"The kernels cannot be loaded: {error}"
-    if forced and forced not in names:
-        raise ValueError(f"{SETTING} is {forced!r}, which this machine has not: it takes {', '.join(names)} or off.")
-    if not forced and names == ["portable"]:
+    if reason := _why_not_loaded():
+        return f"The kernels {reason}"
+    if not forced and supported() == ["portable"]:
         return f"This processor ({platform.machine()}) has no instruction set that makes the kernels faster."
+    return ""
+
+
+def unusable(forced: str) -> str:
+    """What is wrong with this value of ATTENDANT_KERNELS on this machine, as a sentence; empty if nothing is."""
+    if forced in ("", "off"):
+        return ""
+    if reason := _why_not_loaded():
+        return f"{SETTING} is {forced!r}, but the kernels {reason}"
+    if forced not in supported():
+        return f"{SETTING} is {forced!r}, which this machine has not: it takes {', '.join(supported())} or off."
     return ""
 
 
@@ -76,6 +83,17 @@ def supported() -> list[str]:
     names = _loaded().attendant_supported
     names.restype = ctypes.c_char_p
     return bytes(names()).decode().split()
+
+
+def _why_not_loaded() -> str:
+    """Why there is no library that can be loaded, as the end of a sentence; empty if there is one."""
+    if not FILE.is_file():
+        return f"are not compiled: {_how_to_compile()}"
+    try:
+        _loaded()
+    except OSError as error:
+        return f"cannot be loaded: {error}."
+    return ""
 
 
 @cache

@@ -7,11 +7,12 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from attendant import kernels
 from attendant.service.client_keys import ClientLimit, is_key, read_keys, read_limits, unknown_limits
 
 DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
 PREFIX = "ATTENDANT_"
-NOT_SETTINGS = {"ATTENDANT_TRACEBACK", "ATTENDANT_KERNELS"}  # read by the command itself, and by attendant.kernels
+NOT_SETTINGS = {"ATTENDANT_TRACEBACK", kernels.SETTING}  # read by the command itself, and by attendant.kernels
 SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 ONLY_WITH_MODELS = ("default_model", "load", "max_loaded")
 
@@ -232,6 +233,8 @@ def read_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> S
     if contradictions := _contradictions(values):
         problems += contradictions
         bad_flag |= any(name in flags for name in ("models", "client_limits", *ONLY_WITH_MODELS))
+    if problem := kernels.unusable(environment.get(kernels.SETTING, "")):
+        raise SettingsError([problem, *problems], kernels.UnusableError.exit_code)
     if problems:
         raise SettingsError(problems, 2 if bad_flag else 1)
     return Settings(**values)

@@ -172,7 +172,7 @@ def _machine_lines(machine: Json) -> list[str]:
         _row("onnxruntime", f"{machine['onnxruntime']}, with {' and '.join(machine['providers']) or 'nothing known'}"),
         _row("would run", f"{machine['precision']} on {machine['provider']}{cuda}, {threads}, {lanes}"),
         *reason,
-        _row("kernels", machine["kernels"] or f"onnxruntime's, since {machine['kernels_reason']}"),
+        _row("kernels", machine["kernels"] or f"none, so the portable graphs are used. {machine['kernels_reason']}"),
     ]
 
 

@@ -133,6 +133,8 @@ def allocate(bundle: Bundle, settings: EngineSettings, thread_budget: ThreadBudg
     )
     if all_threads.provider != "cpu":
         return Resources(all_threads, all_threads, 1, settings.max_rows or min(MAX_LANE_ROWS, fitting))
+    if not all_threads.has_kernels:
+        log.info("the portable graphs are used, which are slower. %s", all_threads.kernels_reason)
     lanes, reason = _lanes(settings, threads, all_threads, fitting)
     max_rows = settings.max_rows or min(MAX_LANE_ROWS, fitting // lanes)
     if not settings.threads and threads > 1 and all_threads.weight_bytes() <= SMALL_MODEL_BYTES:

@@ -43,8 +43,27 @@ def test_an_instruction_set_can_be_forced() -> None:
 def test_an_unknown_instruction_set_is_an_error_that_lists_the_known_ones() -> None:
     done = asked("kernels.library()", "sse9")
     assert done.returncode == 1
-    assert f"ValueError: {kernels.SETTING} is 'sse9'" in done.stderr
+    assert f"UnusableError: {kernels.SETTING} is 'sse9'" in done.stderr
     assert f"{', '.join(kernels.supported())} or off." in done.stderr
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["serve", "--models", "."], ["info"], ["generate", "a"]])
+def test_a_command_refuses_an_unknown_instruction_set_as_wrong_usage(command: list[str]) -> None:
+    environment = {**os.environ, kernels.SETTING: "sse9"}
+    done = subprocess.run(
+        [sys.executable, "-m", "attendant", *command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"attendant {command[0]}: {kernels.SETTING} is 'sse9', ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_python_api_refuses_an_unknown_instruction_set_as_a_wrong_setting() -> None:
+    code = "import attendant\ntry: attendant.Model()\nexcept attendant.SettingsError as error: print(error)"
+    environment = {**os.environ, kernels.SETTING: "sse9"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"{kernels.SETTING} is 'sse9', "), done.stderr
 
 
 @compiled

@@ -15,6 +15,7 @@ import onnxruntime as ort
 from attendant import kernels
 from attendant.export.bundle import Bundle, stored_weights
 from attendant.service.errors import StartError
+from attendant.service.settings import SettingsError
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -134,12 +135,15 @@ def shared_weights(*graphs: Path) -> dict[str, Any]:
 
 
 def why_no_kernels(provider: str, graphs: Mapping[str, Path]) -> str | None:
-    """Why a variant's graphs run on onnxruntime's own operators; None: the compiled kernels run them."""
+    """Why a variant runs on onnxruntime's own operators, as a sentence; None: on the compiled kernels."""
     if provider != "cpu":
-        return f"they compute on the CPU, and this is {provider}"
+        return f"The kernels compute on the CPU, and this is {provider}."
     if "kernel_step" not in graphs:
-        return "this variant of the model has no graphs for them"
-    return None if kernels.library() else kernels.why_missing()
+        return "This variant of the model has no graphs for the kernels."
+    try:
+        return kernels.why_missing() or None
+    except kernels.UnusableError as error:
+        raise SettingsError([str(error)], error.exit_code) from None
 
 
 def choose_provider(asked: str) -> str:

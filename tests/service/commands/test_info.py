@@ -128,6 +128,16 @@ def test_the_text_says_that_a_cuda_device_may_not_answer(bundle: Bundle) -> None
     assert "fp32 on cuda, if its device answers; else on cpu" in text
 
 
+def test_the_text_says_which_kernels_are_used_or_why_none_are(bundle: Bundle) -> None:
+    machine = with_choices(bundle, describe_machine(["int8"], [CPU]))
+    described = describe_bundle(bundle)
+    used = text_of({"bundle": described, "machine": {**machine, "kernels": "avx2"}})
+    assert used.endswith("kernels       avx2")
+    missing = {**machine, "kernels": None, "kernels_reason": "The kernels are not compiled."}
+    text = text_of({"bundle": described, "machine": missing})
+    assert text.endswith("kernels       none, so the portable graphs are used. The kernels are not compiled.")
+
+
 def test_the_lanes_of_this_machine_are_told_and_why_memory_allows_no_more(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from attendant import kernels
 from attendant.export.bundle import Bundle
 from attendant.service.engine import resources
 from attendant.service.engine.resources import (
@@ -92,9 +93,21 @@ def test_an_engine_with_little_memory_has_one_lane_and_says_so(
         described = make_engine(bundle, threads=2).description
     assert (described.lanes, described.threads) == (1, 2)
     assert described.lanes_reason is not None
-    assert [record.getMessage() for record in caplog.records] == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message for message in messages if "lane" in message] == [
         f"1 lane, since {described.lanes_reason}; --lanes sets another number"
     ]
+
+
+def test_an_engine_without_kernels_says_why_in_the_log(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernels, "why_missing", lambda: "The kernels are not compiled.")
+    with caplog.at_level(logging.INFO, "attendant"):
+        described = make_engine(bundle).description
+    assert (described.kernels, described.kernels_reason) == (None, "The kernels are not compiled.")
+    messages = [record.getMessage() for record in caplog.records]
+    assert "the portable graphs are used, which are slower. The kernels are not compiled." in messages
 
 
 def test_lanes_and_rows_that_are_asked_for_are_taken_whatever_memory_says(
