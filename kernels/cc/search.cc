@@ -1,78 +1,15 @@
 #include "search.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <unordered_map>
-#include <vector>
 
-namespace {
+#include "search_job.h"
 
-struct Hypothesis {
-  std::vector<int64_t> ids;
-  std::vector<double> logprobs;
-  double weight = 0;  // the sum of log-probabilities
-
-  void extend(int64_t token, double logprob) {
-    ids.push_back(token);
-    logprobs.push_back(logprob);
-    weight += logprob;
-  }
-};
-
-struct Finished {
-  double rank;  // smallest first
-  int reason;   // 0 stop, 1 length
-  Hypothesis hypothesis;
-};
-
-struct Candidate {
-  double key;  // smallest first
-  int parent;
-  int64_t token;
-  double logprob;
-};
-
-struct Job {
-  std::vector<int> rows;     // of each live hypothesis, before the moves of this step
-  std::vector<int> parents;  // of each hypothesis that is live after it: an index into `rows`
-  bool changed = false;      // `parents` is set
-  bool ours = false;
-  AttendantOptions options{};
-  std::vector<Hypothesis> live;
-  std::vector<Finished> finished;
-  int64_t first_token = 0;  // fed before the first token of the target
-  int64_t decoded = 0;
-
-  int length() const { return int(live.front().ids.size()); }
-
-  double divisor(int tokens) const {
-    return std::pow(double(std::max(options.start_length + tokens, 1)), options.length_penalty);
-  }
-
-  double best_possible(double weight) const {
-    return weight / divisor(options.length_penalty > 0 ? options.max_length : length());
-  }
-
-  void end(const Hypothesis& hypothesis, int reason) {
-    Finished found{-hypothesis.weight / divisor(int(hypothesis.logprobs.size())), reason, hypothesis};
-    auto after = std::upper_bound(finished.begin(), finished.end(), found.rank,
-                                  [](double rank, const Finished& other) { return rank < other.rank; });
-    finished.insert(after, std::move(found));
-  }
-
-  // Whether the search is done although hypotheses are live: see GenerateSearch._decided.
-  bool decided() const {
-    const size_t asked = size_t(options.num_hypotheses);
-    if (finished.size() < asked) return false;
-    const double best = live.front().weight;
-    if (best_possible(best) <= -finished[asked - 1].rank) return true;
-    if (finished.size() < size_t(options.beam_size) || options.early_stopping == 2) return false;
-    return options.early_stopping == 1 || best / divisor(length()) <= -finished.back().rank;
-  }
-};
-
-}  // namespace
+using attendant::Candidate;
+using attendant::Hypothesis;
+using attendant::Job;
 
 struct AttendantBatch {
   int64_t *tokens, *positions, *whole, *source_rows;
@@ -83,6 +20,12 @@ struct AttendantBatch {
   std::unordered_map<int32_t, Job> jobs;
   std::vector<int32_t> order;         // of the jobs, oldest first
   std::vector<Candidate> candidates;  // scratch
+
+  Job& job(int32_t name) {
+    const auto found = jobs.find(name);
+    if (found == jobs.end()) throw UNKNOWN_JOB;
+    return found->second;
+  }
 
   void stop(Job& job) {
     job.live.clear();
@@ -178,7 +121,7 @@ struct AttendantBatch {
   };
 
   void move_rows();
-  void fill_inputs();
+  void fill_inputs(const Job& job);
 };
 
 // A hypothesis keeps its parent's row; the second child of a parent, and rows beyond the new number of rows, move to
@@ -206,6 +149,7 @@ void AttendantBatch::move_rows() {
     total += job.rows.size();
     i++;
   }
+  if (total > history.size()) throw NO_ROOM;
   std::vector<char> taken(history.size(), 0);
   std::vector<std::vector<char>> moving;
   for (Job* job : staying) {
@@ -243,121 +187,164 @@ void AttendantBatch::move_rows() {
   for (Job* job : staying) job->changed = false;
 }
 
-void AttendantBatch::fill_inputs() {
-  for (int32_t name : order) {
-    Job& job = jobs.at(name);
-    if (!job.ours) continue;
-    for (size_t k = 0; k < job.rows.size(); k++) {
-      const Hypothesis& live = job.live[k];
-      const int row = job.rows[k];
-      tokens[row] = live.ids.empty() ? job.first_token : live.ids.back();
-      positions[row] = job.options.start_length + int64_t(live.ids.size());
-      whole[row] = 0;
-    }
+// The inputs of the next step, for one of our jobs.
+void AttendantBatch::fill_inputs(const Job& job) {
+  for (size_t k = 0; k < job.rows.size(); k++) {
+    const Hypothesis& live = job.live[k];
+    const int row = job.rows[k];
+    tokens[row] = live.ids.empty() ? job.first_token : live.ids.back();
+    positions[row] = job.options.start_length + int64_t(live.ids.size());
+    whole[row] = 0;
   }
 }
+
+namespace {
+
+// The result of a call, or the error that it throws.
+template <class F>
+auto guarded(F&& call) noexcept -> decltype(call()) {
+  try {
+    return call();
+  } catch (AttendantError error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return OUT_OF_MEMORY;
+  } catch (...) {  // a length below zero, or beyond what a vector may have
+    return OUT_OF_RANGE;
+  }
+}
+
+void require(bool holds, AttendantError otherwise = OUT_OF_RANGE) {
+  if (!holds) throw otherwise;
+}
+
+}  // namespace
 
 extern "C" {
 
 AttendantBatch* attendant_batch_new(int32_t max_rows, int64_t* tokens, int64_t* positions, int64_t* whole,
                                     int64_t* source_rows, int32_t pad, int32_t bos, int32_t eos) {
-  auto* batch = new AttendantBatch{tokens, positions, whole, source_rows, pad, bos, eos, 0, {}, {}, {}, {}, {}};
-  batch->history.resize(size_t(max_rows));
-  return batch;
+  try {
+    std::unique_ptr<AttendantBatch> batch(
+        new AttendantBatch{tokens, positions, whole, source_rows, pad, bos, eos, 0, {}, {}, {}, {}, {}});
+    batch->history.resize(size_t(max_rows));
+    return batch.release();
+  } catch (...) {
+    return nullptr;
+  }
 }
 
 void attendant_batch_free(AttendantBatch* batch) { delete batch; }
 
-void attendant_batch_planes(AttendantBatch* batch, const AttendantPlane* planes, int32_t count) {
-  batch->planes.assign(planes, planes + count);
+void attendant_batch_clear(AttendantBatch* batch) {
+  batch->jobs.clear();
+  batch->order.clear();
+  batch->count = 0;
+}
+
+int32_t attendant_batch_planes(AttendantBatch* batch, const AttendantPlane* planes, int32_t count) {
+  return guarded([&] {
+    require(count >= 0);
+    batch->planes.assign(planes, planes + count);
+    return 0;
+  });
 }
 
 int32_t attendant_batch_add(AttendantBatch* batch, int32_t name) {
-  const int row = batch->count++;
-  batch->history[size_t(row)].clear();
-  batch->jobs[name].rows = {row};
-  batch->order.push_back(name);
-  return row;
+  return guarded([&] {
+    require(size_t(batch->count) < batch->history.size(), NO_ROOM);
+    const auto [added, is_new] = batch->jobs.try_emplace(name);
+    require(is_new);
+    const int row = batch->count++;
+    batch->history[size_t(row)].clear();
+    added->second.rows = {row};
+    batch->order.push_back(name);
+    return row;
+  });
 }
 
-void attendant_batch_adopt(AttendantBatch* batch, int32_t name, const AttendantOptions* options, const int64_t* ids,
-                           const double* logprobs, int32_t length, double weight, int64_t token) {
-  Job& job = batch->jobs.at(name);
-  job.ours = true;
-  job.options = *options;
-  job.live.assign(1, Hypothesis{{ids, ids + length}, {logprobs, logprobs + length}, weight});
-  job.finished.clear();
-  job.first_token = token;
-  job.decoded = 0;
-  batch->fill_inputs();
+int32_t attendant_batch_adopt(AttendantBatch* batch, int32_t name, const AttendantOptions* options, const int64_t* ids,
+                              const double* logprobs, int32_t length, double weight, int64_t token) {
+  return guarded([&] {
+    Job& job = batch->job(name);
+    require(job.rows.size() == 1 && !job.changed && length >= 0);
+    require(options->beam_size > 0 && options->num_hypotheses > 0 && options->max_length > length);
+    job.live.assign(1, Hypothesis{{ids, ids + length}, {logprobs, logprobs + length}, weight});
+    job.options = *options;
+    job.finished.clear();
+    job.first_token = token;
+    job.decoded = 0;
+    job.ours = true;
+    batch->fill_inputs(job);
+    return 0;
+  });
 }
 
 int32_t attendant_batch_advance(AttendantBatch* batch, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
                                 int32_t* names, int32_t* statuses) {
-  for (int row = 0; row < batch->count; row++) batch->history[size_t(row)].push_back(batch->tokens[row]);
-  int32_t found = 0;
-  for (int32_t name : batch->order) {
-    Job& job = batch->jobs.at(name);
-    if (!job.ours) continue;
-    if (!batch->rank(job, top_ids, top_logprobs, top_k)) {
-      names[found] = name;
-      statuses[found++] = HAND_BACK_NOW;
-      continue;
+  return guarded([&] {
+    for (int row = 0; row < batch->count; row++) batch->history[size_t(row)].push_back(batch->tokens[row]);
+    int32_t found = 0;
+    for (int32_t name : batch->order) {
+      Job& job = batch->job(name);
+      if (!job.ours) continue;
+      require(!job.changed);
+      if (!batch->rank(job, top_ids, top_logprobs, top_k)) {
+        names[found] = name;
+        statuses[found++] = HAND_BACK_NOW;
+        continue;
+      }
+      job.decoded += int64_t(job.live.size());
+      batch->keep(job);
+      if (job.parents.empty()) {
+        names[found] = name;
+        statuses[found++] = DONE;
+      } else if (job.options.forced_end && job.length() + 1 == job.options.max_length) {
+        names[found] = name;
+        statuses[found++] = HAND_BACK_NEXT;
+      }
     }
-    job.decoded += int64_t(job.live.size());
-    batch->keep(job);
-    if (job.parents.empty()) {
-      names[found] = name;
-      statuses[found++] = DONE;
-    } else if (job.options.forced_end && job.length() + 1 == job.options.max_length) {
-      names[found] = name;
-      statuses[found++] = HAND_BACK_NEXT;
-    }
-  }
-  return found;
+    return found;
+  });
 }
 
 int32_t attendant_batch_commit(AttendantBatch* batch, int32_t count, const int32_t* names, const int32_t* counts,
                                const int32_t* parents) {
-  for (int32_t i = 0; i < count; parents += counts[i++]) {
-    Job& job = batch->jobs.at(names[i]);
-    job.parents.assign(parents, parents + counts[i]);
-    job.changed = true;
-  }
-  batch->move_rows();
-  batch->fill_inputs();
-  return batch->count;
+  return guarded([&] {
+    for (int32_t i = 0; i < count; parents += counts[i++]) {
+      Job& job = batch->job(names[i]);
+      require(counts[i] == 0 || (counts[i] > 0 && !job.ours));
+      for (int32_t k = 0; k < counts[i]; k++) require(parents[k] >= 0 && size_t(parents[k]) < job.rows.size());
+      job.parents.assign(parents, parents + counts[i]);
+      job.changed = true;
+    }
+    batch->move_rows();
+    for (int32_t name : batch->order)
+      if (const Job& job = batch->job(name); job.ours) batch->fill_inputs(job);
+    return batch->count;
+  });
 }
 
-int32_t attendant_batch_rows(const AttendantBatch* batch, int32_t name, int32_t* rows) {
-  const Job& job = batch->jobs.at(name);
-  std::copy(job.rows.begin(), job.rows.end(), rows);
-  return int32_t(job.rows.size());
+int32_t attendant_batch_rows(AttendantBatch* batch, int32_t name, int32_t* rows) {
+  return guarded([&] {
+    const Job& job = batch->job(name);
+    std::copy(job.rows.begin(), job.rows.end(), rows);
+    return int32_t(job.rows.size());
+  });
 }
 
-int64_t attendant_batch_state(const AttendantBatch* batch, int32_t name, int64_t* integers, double* numbers,
-                              int64_t room) {
-  const Job& job = batch->jobs.at(name);
-  int64_t needed = 3;
-  for (const auto& each : job.live) needed += 2 + int64_t(each.ids.size());
-  for (const auto& each : job.finished) needed += 2 + int64_t(each.hypothesis.ids.size());
-  if (needed > room) return -1;
-  int64_t* at = integers;
-  *at++ = int64_t(job.live.size());
-  *at++ = int64_t(job.finished.size());
-  *at++ = job.decoded;
-  auto put = [&](const Hypothesis& each, int reason, double rank) {
-    *at++ = int64_t(each.ids.size());
-    *at++ = reason;
-    at = std::copy(each.ids.begin(), each.ids.end(), at);
-    *numbers++ = each.weight;
-    *numbers++ = rank;
-    numbers = std::copy(each.logprobs.begin(), each.logprobs.end(), numbers);
-  };
-  for (const auto& each : job.live) put(each, 0, 0);
-  for (const auto& each : job.finished) put(each.hypothesis, each.reason, each.rank);
-  return at - integers;
+int64_t attendant_batch_state(AttendantBatch* batch, int32_t name, int64_t* integers, double* numbers, int64_t room) {
+  return guarded([&] {
+    const Job& job = batch->job(name);
+    require(job.state_size() <= room, NO_ROOM);
+    return job.write_state(integers, numbers);
+  });
 }
 
-void attendant_batch_hand_back(AttendantBatch* batch, int32_t name) { batch->jobs.at(name).ours = false; }
+int32_t attendant_batch_hand_back(AttendantBatch* batch, int32_t name) {
+  return guarded([&] {
+    batch->job(name).ours = false;
+    return 0;
+  });
+}
 }

@@ -5,6 +5,9 @@
 //
 // A job owns one or more rows of the batch, one for each live hypothesis; the rows in use are 0 to R - 1, without gaps.
 // A job is either "ours" (adopted: its tokens are chosen here) or Python's (only its rows are moved here).
+//
+// No exception leaves these functions: a result below 0 is an AttendantError. After one the batch may be half changed;
+// `attendant_batch_clear` makes it usable again.
 #pragma once
 #include <cstdint>
 
@@ -27,19 +30,30 @@ struct AttendantOptions {
 
 enum AttendantStatus { DONE = 1, HAND_BACK_NOW = 2, HAND_BACK_NEXT = 3 };
 
+enum AttendantError {
+  UNKNOWN_JOB = -1,
+  NO_ROOM = -2,       // more rows than max_rows, or more state than the buffers hold
+  OUT_OF_RANGE = -3,  // an argument that cannot be, or a call out of turn
+  OUT_OF_MEMORY = -4,
+};
+
 struct AttendantBatch;
 
 // tokens, positions, whole, source_rows: the inputs of the next step, max_rows each, written here for rows of our jobs.
+// Null if there is no memory for it.
 AttendantBatch* attendant_batch_new(int32_t max_rows, int64_t* tokens, int64_t* positions, int64_t* whole,
                                     int64_t* source_rows, int32_t pad, int32_t bos, int32_t eos);
 void attendant_batch_free(AttendantBatch*);
-// Where the cached keys and values of rows lie now.
-void attendant_batch_planes(AttendantBatch*, const AttendantPlane*, int32_t count);
+// Drops all jobs and rows.
+void attendant_batch_clear(AttendantBatch*);
+// Where the cached keys and values of rows lie now. Returns 0.
+int32_t attendant_batch_planes(AttendantBatch*, const AttendantPlane*, int32_t count);
 // A new job with one row, whose source is in source_rows already: the row after those in use. Returns that row.
 int32_t attendant_batch_add(AttendantBatch*, int32_t job);
 // The job is ours from now on. It has one row, and one hypothesis of `length` tokens; `token` is the last one fed.
-void attendant_batch_adopt(AttendantBatch*, int32_t job, const AttendantOptions*, const int64_t* ids,
-                           const double* logprobs, int32_t length, double weight, int64_t token);
+// Returns 0.
+int32_t attendant_batch_adopt(AttendantBatch*, int32_t job, const AttendantOptions*, const int64_t* ids,
+                              const double* logprobs, int32_t length, double weight, int64_t token);
 // After a step, for our jobs. Writes the jobs that Python must look at, with their status, and returns their number:
 // DONE and HAND_BACK_NOW before `commit`; HAND_BACK_NEXT is ours in this step, and Python's from the next on.
 int32_t attendant_batch_advance(AttendantBatch*, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
@@ -49,12 +63,12 @@ int32_t attendant_batch_advance(AttendantBatch*, const int64_t* top_ids, const f
 int32_t attendant_batch_commit(AttendantBatch*, int32_t count, const int32_t* jobs, const int32_t* counts,
                                const int32_t* parents);
 // The rows of a job, one for each live hypothesis; returns their number.
-int32_t attendant_batch_rows(const AttendantBatch*, int32_t job, int32_t* rows);
+int32_t attendant_batch_rows(AttendantBatch*, int32_t job, int32_t* rows);
 // The state of one of our jobs, live hypotheses first, then finished ones, best first; returns the number of integers:
 // (live, finished, decoded), then of each hypothesis: tokens, reason (0 stop, 1 length), its ids. Numbers: of each its
-// weight, its rank, its log-probabilities. Returns -1 if the buffers, of `room` entries each, are too small.
-int64_t attendant_batch_state(const AttendantBatch*, int32_t job, int64_t* integers, double* numbers, int64_t room);
-// Python's again, with the state that `attendant_batch_state` gives.
-void attendant_batch_hand_back(AttendantBatch*, int32_t job);
+// weight, its rank, its log-probabilities. NO_ROOM if the buffers, of `room` entries each, are too small.
+int64_t attendant_batch_state(AttendantBatch*, int32_t job, int64_t* integers, double* numbers, int64_t room);
+// Python's again, with the state that `attendant_batch_state` gives. Returns 0.
+int32_t attendant_batch_hand_back(AttendantBatch*, int32_t job);
 }
 #pragma GCC visibility pop

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attendant.kernels.search import load_search
+from attendant.kernels.search import NO_ROOM, check, load_search
 from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.job import Job
 from attendant.service.engine.batch.rows import StepCandidates, encode_ahead, width_of
@@ -59,6 +59,8 @@ class CompiledRows:
         self._batch: ctypes.c_void_p = ctypes.c_void_p(
             self._code.attendant_batch_new(max_rows, *map(_address, arrays), runtime.pad, runtime.bos, runtime.eos)
         )
+        if not self._batch:
+            raise MemoryError(f"no memory for a batch of {max_rows} rows.")
         self._names: dict[Job, int] = {}  # of each job, in the compiled code
         self._jobs: dict[int, Job] = {}
         self._in_python: dict[Job, None] = {}  # those that are not adopted, in order
@@ -90,7 +92,7 @@ class CompiledRows:
             name = self._names[job] = self._next_name
             self._next_name += 1
             self._jobs[name], self._in_python[job] = job, None
-            self._count = 1 + self._code.attendant_batch_add(self._batch, name)
+            self._count = 1 + check(self._code.attendant_batch_add(self._batch, name))
             self._adopt_if_plain(job)
 
     def encode_ahead(self, jobs: Sequence[Job]) -> None:
@@ -120,15 +122,17 @@ class CompiledRows:
             len(search.special.start),
             options.length_penalty,
         )
-        self._code.attendant_batch_adopt(
-            self._batch,
-            self._names[job],
-            ctypes.byref(given),
-            _address(ids),
-            _address(logprobs),
-            len(ids),
-            live.weight,
-            search.last_tokens()[0],
+        check(
+            self._code.attendant_batch_adopt(
+                self._batch,
+                self._names[job],
+                ctypes.byref(given),
+                _address(ids),
+                _address(logprobs),
+                len(ids),
+                live.weight,
+                search.last_tokens()[0],
+            )
         )
         del self._in_python[job]
         self._top_k[job] = search.wanted()
@@ -152,7 +156,7 @@ class CompiledRows:
         return StepCandidates(outputs, slots)
 
     def _rows_of(self, job: Job) -> list[int]:
-        count = self._code.attendant_batch_rows(self._batch, self._names[job], _address(self._rows))
+        count = check(self._code.attendant_batch_rows(self._batch, self._names[job], _address(self._rows)))
         return list(map(int, self._rows[:count]))
 
     def _send_planes(self) -> None:
@@ -162,7 +166,7 @@ class CompiledRows:
             Plane(values.ctypes.data, len(values), *values.strides[:2], values.shape[2], *values.strides[2:4])
             for values in self._cache.past_values()
         ]
-        self._code.attendant_batch_planes(self._batch, (Plane * len(planes))(*planes), len(planes))
+        check(self._code.attendant_batch_planes(self._batch, (Plane * len(planes))(*planes), len(planes)))
 
     def choose(self, candidates: StepCandidates) -> list[Job]:
         """Every search chooses its next tokens, and the rows follow; returns the jobs that are done or have failed."""
@@ -176,6 +180,7 @@ class CompiledRows:
             _address(names),
             _address(statuses),
         )
+        check(count)
         self._without_token.clear()
         done, hand_back = [], []
         for name, status in zip(names[:count].tolist(), statuses[:count].tolist(), strict=True):
@@ -206,8 +211,10 @@ class CompiledRows:
         flat = np.array([parent for job in changed for parent in parents[job]], np.int32)
         leaving = [job for job in changed if not parents[job]]
         slots = [self._cache.source_rows[self._rows_of(job)[0]] for job in leaving]
-        self._count = self._code.attendant_batch_commit(
-            self._batch, len(changed), _address(names), _address(counts), _address(flat)
+        self._count = check(
+            self._code.attendant_batch_commit(
+                self._batch, len(changed), _address(names), _address(counts), _address(flat)
+            )
         )
         for job, slot in zip(leaving, slots, strict=True):
             del self._jobs[self._names.pop(job)]
@@ -228,10 +235,11 @@ class CompiledRows:
             used = self._code.attendant_batch_state(
                 self._batch, name, _address(self._integers), _address(self._numbers), room
             )
-            if used >= 0:
+            if used != NO_ROOM:
                 break
             self._integers, self._numbers = np.zeros(2 * room, np.int64), np.zeros(2 * room, np.float64)
-        self._code.attendant_batch_hand_back(self._batch, name)
+        check(used)
+        check(self._code.attendant_batch_hand_back(self._batch, name))
         search.live, search.ended = _read_state(search, self._integers[:used].tolist(), self._numbers)
         job.decoded += int(self._integers[2])
         self._in_python[job] = None
@@ -249,8 +257,11 @@ class CompiledRows:
         self._commit({job: [] for job in jobs})
 
     def clear(self) -> None:
-        """Drop all jobs and rows."""
-        self._commit({job: [] for job in self._names})
+        """Drop all jobs and rows, whatever state an error has left them in."""
+        self._code.attendant_batch_clear(self._batch)
+        for kept in (self._names, self._jobs, self._in_python, self._top_k, self._without_token):
+            kept.clear()
+        self._count = 0
         self._cache.clear()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from attendant import kernels
 from attendant.export.bundle import Sizes
+from attendant.kernels.search import OUT_OF_MEMORY, SearchError, check, load_search
 from attendant.service.engine.batch.compiled import CompiledRows
 from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.job import Job, make_search
@@ -190,3 +191,36 @@ def test_a_log_probability_that_is_no_number_is_left_to_python(monkeypatch: pyte
     monkeypatch.setattr(runner, "run", run)
     rows.choose(rows.step())
     assert one in rows._in_python
+
+
+def test_an_error_of_the_compiled_code_is_an_exception_and_the_rows_can_be_cleared_and_used_again() -> None:
+    rows = CompiledRows(TableRunner(), MAX_ROWS)  # type: ignore[arg-type]
+    task = Generate(source=(3, 4), options=Options(beam_size=2, max_length=9))
+    rows.add([job(task, SPECIAL), job(Score(source=(3,), target=(4, 5)), SPECIAL)])
+    rows.choose(rows.step())
+    rows._code.attendant_batch_clear(rows._batch)  # it knows none of the jobs any more
+    with pytest.raises(SearchError, match="the compiled search refused a call: unknown job"):
+        rows.step()
+    rows.clear()
+    again = job(task, SPECIAL)
+    rows.add([again])
+    while not rows.choose(rows.step()):
+        pass
+    assert again.search.result(NO_TIME) == alone(task, SPECIAL, ties=False).result(NO_TIME)
+    assert (rows._count, rows._cache._used) == (0, set())
+
+
+def test_more_jobs_than_rows_are_refused_by_the_compiled_code() -> None:
+    code, array = load_search(), np.zeros(1, np.int64)
+    batch = code.attendant_batch_new(1, *[array.ctypes.data] * 4, 0, 1, 2)
+    assert check(code.attendant_batch_add(batch, 1)) == 0
+    with pytest.raises(SearchError, match="no room"):
+        check(code.attendant_batch_add(batch, 2))
+    with pytest.raises(MemoryError):
+        check(OUT_OF_MEMORY)
+    code.attendant_batch_free(batch)
+
+
+def test_a_batch_for_which_there_is_no_memory_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError):
+        CompiledRows(TableRunner(), -1)  # type: ignore[arg-type]

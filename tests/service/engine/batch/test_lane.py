@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attendant import kernels
 from attendant.export.bundle import Bundle
+from attendant.service.engine.batch.compiled import CompiledRows
+from attendant.service.engine.batch.job import Job
+from attendant.service.engine.batch.rows import StepCandidates
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.engine import Engine
 from attendant.service.engine.search.beam import GenerateSearch
@@ -212,3 +216,32 @@ def test_a_step_that_fails_leaves_no_rows_behind(engine: Engine, monkeypatch: py
     [found] = engine.run([generate([4, 5], beam_size=4)])
     assert isinstance(found, Generated)
     assert without_timing(found) == without_timing(wanted)
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="the kernels are not compiled")
+def test_an_error_of_the_compiled_search_fails_the_jobs_of_its_lane_and_no_later_one(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine(bundle, lanes=1)
+    [wanted], broken = engine.run([generate([4, 5], beam_size=4)]), Callback(2)
+    choose = CompiledRows.choose
+
+    def forget(rows: CompiledRows, candidates: StepCandidates) -> list[Job]:
+        rows._code.attendant_batch_clear(rows._batch)  # it knows none of the jobs any more
+        return choose(rows, candidates)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CompiledRows, "choose", forget)
+        engine.start()
+        engine.submit([generate([4], temperature=1.0), generate([5], beam_size=3)], broken)
+        outcomes = broken.wait().values()
+    assert {str(outcome) for outcome in outcomes} == {
+        "the server failed while decoding; the request may be sent again."
+    }
+    assert "unknown job" in caplog.text
+    later = Callback(1)
+    engine.submit([generate([4, 5], beam_size=4)], later)
+    [found] = later.wait().values()
+    assert isinstance(found, Generated)
+    assert without_timing(found) == without_timing(wanted)
+    engine.close()
