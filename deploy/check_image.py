@@ -146,12 +146,15 @@ def check_build(table: Table) -> None:
 def check_inside(table: Table) -> None:
     code = (
         "import importlib.util as u, os, shutil; print(os.getuid(), u.find_spec('torch') is not None, "
-        "any(map(shutil.which, ('cc', 'gcc', 'g++', 'make'))), "
+        "any(map(shutil.which, ('cc', 'c++', 'gcc', 'g++', 'clang++', 'make'))), "
         "any(os.access(path, os.W_OK) for path in ('/', '/opt/attendant')))"
     )
     words = within("python", "-c", code).stdout.split()
     found = dict(zip(("user", "torch", "compiler", "writable"), words, strict=False))
     table.check("not root, no torch, no compiler, nothing writable", words == ["10001", *["False"] * 3], found)
+    info = within("attendant", "info").stdout
+    (kernels,) = re.findall(r"^ *kernels +(.+)$", info, re.MULTILINE) or [info[-200:]]
+    table.check("attendant info: the compiled kernels are used", re.fullmatch(r"\w+", kernels) is not None, kernels)
 
 
 def check_refusals(table: Table) -> None:

@@ -108,6 +108,12 @@ def test_every_metric_of_the_service_is_on_the_dashboard(series: dict[str, set[s
     assert [name for name in sorted(families) if name not in shown] == []
 
 
+def test_a_panel_has_data_before_anything_is_refused() -> None:
+    filtered = [query for _, query in QUERIES if query.endswith("> 0") and "$instance" in query]
+    assert filtered  # of requests, of which there are some: the scrape itself
+    assert [query for query in filtered if "attendant_requests_total" not in query] == []
+
+
 @pytest.mark.parametrize("service", ["attendant", "attendant-gpu"])
 def test_compose_passes_on_every_setting_but_those_it_sets_up_itself(service: str) -> None:
     known = {f"ATTENDANT_{name.upper()}" for name in Settings.__dataclass_fields__}
