@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from attendant.common.regular import open_regular, read_regular
+from attendant.common.regular import open_regular
 from attendant.export import onnx_file
-from attendant.export.signature import GRAPHS, LEAST_WIDTH, REQUIRED, Sizes, Value, inputs, outputs, padded_width
+from attendant.export.manifest import MANIFEST, BundleError, format_of, read_manifest
+from attendant.export.signature import LEAST_WIDTH, Sizes, Value, inputs, outputs, padded_width
 
 __all__ = [
     "LEAST_WIDTH",
+    "MANIFEST",
     "Bundle",
     "BundleError",
     "Sizes",
@@ -41,17 +43,10 @@ __all__ = [
     "outputs",
     "padded_width",
     "read_bundle",
+    "read_manifest",
     "stored_weights",
     "write_bundle",
 ]
-
-OLDEST, FORMAT = 4, 4  # formats that this version reads
-MANIFEST = "manifest.json"
-LARGEST_MANIFEST = 64 * 2**20  # bytes
-
-
-class BundleError(Exception):
-    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -80,36 +75,6 @@ class Bundle:
     alignment: dict[str, Any] = field(default_factory=dict)  # the cross-attention that aligns source and target best
     files: dict[str, str] = field(default_factory=dict)  # every file's digest, by its path in the directory
     examples: tuple[str, ...] | None = None  # sources to try; None: those of the certificate
-
-
-# Field: its type, or the fields inside it; (dict, X) is a table of any names, (list, X) a list.
-MANIFEST_FIELDS: dict[str, Any] = {
-    "format": int,
-    "name": str,
-    "sizes": dict.fromkeys(Sizes.__dataclass_fields__, int),
-    "special_ids": dict.fromkeys(("pad", "unk", "bos", "eos"), int),
-    "limits": dict.fromkeys(("max_source_length", "max_target_length"), int),
-    "tokenizers": {"source": str, "target": str},
-    "variants": (
-        dict,
-        {
-            "graphs": (dict, str),
-            "tolerance": float,
-            "measured": (dict, float),
-        },
-    ),
-    "files": (dict, str),
-    "certificate": dict,
-    "produced_by": (dict, str),
-    "generation": dict,
-    "languages": dict,
-    "alignment": {"layer": int, "heads": (list, int), "method": str, "agreement": float},
-    "examples": (list, str),
-}
-OPTIONAL = ("measured", "generation", "languages", "alignment", "examples")  # fields that a manifest may lack
-# Fields that came later than OLDEST, by the format that they came with. A new one raises FORMAT: readers of before then
-# say "update", where they would not know the field.
-SINCE: dict[str, int] = {}
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -155,42 +120,6 @@ def check_unchanged(bundle: Bundle) -> None:
 def digest_of(bundle: Bundle, path: Path) -> str | None:
     """The digest that the manifest lists for a file; None for one that is not of the bundle."""
     return bundle.files.get(path.relative_to(bundle.directory).as_posix())
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest with every field of its type; the files it names are not looked at."""
-    path = directory / MANIFEST
-    if not directory.is_dir():
-        raise BundleError(f"{directory} is not a directory; a bundle is what `attendant export --out` writes.")
-    try:
-        if path.stat().st_size > LARGEST_MANIFEST:
-            raise BundleError(f"{path} is larger than {LARGEST_MANIFEST // 2**20} MiB; it is not a bundle's manifest.")
-        manifest = json.loads(read_regular(path).decode(), parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise BundleError(f"{path} is missing; a bundle is what `attendant export --out` writes.") from None
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path} cannot be read as JSON: {error}.") from None
-    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
-        raise BundleError(f"{path} has no whole number as its format; it is not a bundle's manifest.")
-    if not OLDEST <= manifest["format"] <= FORMAT:
-        hint = "update attendant" if manifest["format"] > FORMAT else "export the model again with `attendant export`"
-        known = f"{OLDEST} to {FORMAT}" if OLDEST < FORMAT else str(FORMAT)
-        raise BundleError(f"{path} has format {manifest['format']}, and this version reads {known}; {hint}.")
-    _check_fields(manifest, MANIFEST_FIELDS, "", path)
-    if format_of(manifest) > manifest["format"]:
-        raise BundleError(f"{path} has format {manifest['format']}, and fields of {format_of(manifest)}.")
-    for name, variant in manifest["variants"].items():
-        _check_graph_names(name, variant["graphs"], path)
-    if not manifest["variants"]:
-        raise BundleError(f"{path} lists no variant.")
-    return manifest
-
-
-def format_of(manifest: dict[str, Any]) -> int:
-    """The lowest format that has all its fields, so that older versions read what they can."""
-    return max([OLDEST, *(number for name, number in SINCE.items() if name in manifest)])
 
 
 def write_bundle(
@@ -328,43 +257,3 @@ def _check_graph(path: Path, directory: Path, listed: dict[str, str]) -> None:
         name = (path.parent.relative_to(directory) / location).as_posix()
         if ".." in PurePosixPath(location).parts or location.startswith("/") or name not in listed:
             raise BundleError(f"{path} refers to {location!r} for its weights, which is not a file of the bundle.")
-
-
-def _check_graph_names(variant: str, graphs: dict[str, str], path: Path) -> None:
-    for name in REQUIRED:
-        if name not in graphs:
-            raise BundleError(f"{path}: variant {variant} lacks the graph {name!r}.")
-    for name in graphs:
-        if name not in GRAPHS:
-            raise BundleError(f"{path}: variant {variant} has a graph {name!r}, which format {FORMAT} does not know.")
-
-
-def _check_fields(value: Any, fields: Any, where: str, path: Path) -> None:
-    """The value has the type that MANIFEST_FIELDS asks for, all the way down."""
-    at = where or "the manifest"
-    if isinstance(fields, dict):
-        _check_type(value, dict, at, path)
-        for name in fields:
-            if name not in value and name not in OPTIONAL:
-                raise BundleError(f"{path}: {at} lacks the field {name!r}.")
-        for name, inner in value.items():
-            if name not in fields:
-                raise BundleError(f"{path}: {at} has a field {name!r}, which format {FORMAT} does not know.")
-            _check_fields(inner, fields[name], f"{where}.{name}".lstrip("."), path)
-    elif isinstance(fields, tuple):  # every value is of one kind
-        _check_type(value, fields[0], at, path)
-        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_fields(inner, fields[1], f"{where}.{name}".lstrip("."), path)
-    else:
-        _check_type(value, fields, at, path)
-
-
-def _check_type(value: Any, kind: type, where: str, path: Path) -> None:
-    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-    if not fits or isinstance(value, bool):
-        names = {int: "a whole number", float: "a number", str: "a text", dict: "a table", list: "a list"}
-        raise BundleError(f"{path}: {where} is {value!r:.60}, not {names[kind]}.")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

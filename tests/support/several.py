@@ -14,7 +14,8 @@ from typing import Any
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 
-from attendant.export.bundle import OLDEST, REQUIRED, BundleError
+from attendant.export.manifest import OLDEST, BundleError
+from attendant.export.signature import REQUIRED
 from attendant.service.http.app import create_app
 from attendant.service.models.registry import Models
 from attendant.service.settings import Settings
