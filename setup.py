@@ -15,7 +15,10 @@ sys.path.insert(0, str(HERE))
 
 from kernels import compile as kernels  # noqa: E402
 
-FAILED = "attendant: the kernels could not be compiled, so the portable graphs are used, which are slower:"
+FAILED = (
+    "attendant: the kernels could not be compiled, so the portable graphs are used, which are slower; "
+    "install a C++ compiler (g++ 11 or later, or clang) and install attendant again."
+)
 
 
 class BuildWithKernels(build_py):

@@ -50,6 +50,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.parametrize("compiler", [None, "/bin/false"])
+def test_without_a_compiler_that_works_the_wheel_is_for_any_platform_and_a_sentence_says_why(
+    tmp_path: Path, compiler: str | None
+) -> None:
+    source = tmp_path / "project"
+    copy_source(source)
+    (tmp_path / "empty").mkdir()
+    hidden = {"PATH": str(tmp_path / "empty")} if compiler is None else {"CXX": compiler}
+    environment = {name: text for name, text in ENVIRONMENT.items() if name != "CXX"} | hidden
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist"]
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert [path.name for path in (source / "dist").iterdir()] == [f"attendant_transformer-{VERSION}-py3-none-any.whl"]
+    assert re.search(r"^attendant: .+ so .*the portable graphs are used, .+; install ", done.stderr, re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of programs of an environment with the wheel and what it depends on, and nothing else."""
