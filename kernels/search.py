@@ -15,7 +15,7 @@ FUNCTIONS = {  # name: result, arguments
     "attendant_batch_planes": (INT32, [POINTER, POINTER, INT32]),
     "attendant_batch_add": (INT32, [POINTER, INT32]),
     "attendant_batch_adopt": (INT32, [POINTER, INT32, *[POINTER] * 3, INT32, ctypes.c_double, INT64]),
-    "attendant_batch_advance": (INT32, [POINTER, POINTER, POINTER, INT32, POINTER, POINTER]),
+    "attendant_batch_advance": (INT32, [POINTER, POINTER, POINTER, INT32, *[POINTER] * 3]),
     "attendant_batch_commit": (INT32, [POINTER, INT32, *[POINTER] * 3]),
     "attendant_batch_rows": (INT32, [POINTER, INT32, POINTER]),
     "attendant_batch_state": (INT64, [POINTER, INT32, POINTER, POINTER, INT64]),

@@ -161,13 +161,13 @@ struct EncoderLayer : Operator {
     float* transposed = frame.take<float>(size_t(d) * size_t(keys));
     path.transpose(key, stride, task.keys, d, transposed, size_t(keys));
     float* scores = frame.take<float>(size_t(task.queries) * size_t(keys));
-    path.f32_product({transposed, size_t(keys), 32, nullptr, query, stride, d, task.queries, 0, keys, scores, size_t(keys),
-                      nullptr, 0, room});
+    path.f32_product({transposed, size_t(keys), 32, nullptr, query, stride, d, task.queries, 0, keys, scores,
+                      size_t(keys), nullptr, 0, room});
     const float factor = 1.0f / std::sqrt(float(d));
     for (int i = 0; i < task.queries; i++) path.softmax(scores + size_t(i) * size_t(keys), task.keys, factor);
     if (features == d) {
-      path.f32_product(
-          {value, stride, 32, nullptr, scores, size_t(keys), task.keys, task.queries, 0, d, result, w, nullptr, 0, room});
+      path.f32_product({value, stride, 32, nullptr, scores, size_t(keys), task.keys, task.queries, 0, d, result, w,
+                        nullptr, 0, room});
       return;
     }
     // A head's size that is no multiple of 16: beside it lie other heads, so it is copied out and in.

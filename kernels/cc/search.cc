@@ -120,6 +120,12 @@ struct AttendantBatch {
     size_t index;  // of the hypothesis
   };
 
+  // The rows follow what the searches chose, and have the inputs of the next step.
+  void follow() {
+    move_rows();
+    for (int32_t name : order)
+      if (const Job& each = job(name); each.ours) fill_inputs(each);
+  }
   void move_rows();
   void fill_inputs(const Job& job);
 };
@@ -281,13 +287,18 @@ int32_t attendant_batch_adopt(AttendantBatch* batch, int32_t name, const Attenda
 }
 
 int32_t attendant_batch_advance(AttendantBatch* batch, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
-                                int32_t* names, int32_t* statuses) {
+                                int32_t* names, int32_t* statuses, int64_t* moved) {
   return guarded([&] {
+    moved[0] = -1;
+    bool all_ours = true;
     for (int row = 0; row < batch->count; row++) batch->history[size_t(row)].push_back(batch->tokens[row]);
     int32_t found = 0;
     for (int32_t name : batch->order) {
       Job& job = batch->job(name);
-      if (!job.ours) continue;
+      if (!job.ours) {
+        all_ours = false;
+        continue;
+      }
       require(!job.changed);
       if (!batch->rank(job, top_ids, top_logprobs, top_k)) {
         names[found] = name;
@@ -304,6 +315,11 @@ int32_t attendant_batch_advance(AttendantBatch* batch, const int64_t* top_ids, c
         statuses[found++] = HAND_BACK_NEXT;
       }
     }
+    if (all_ours && !found) {
+      batch->follow();
+      moved[0] = batch->count;
+      moved[1] = batch->count ? *std::max_element(batch->positions, batch->positions + batch->count) : 0;
+    }
     return found;
   });
 }
@@ -318,9 +334,7 @@ int32_t attendant_batch_commit(AttendantBatch* batch, int32_t count, const int32
       job.parents.assign(parents, parents + counts[i]);
       job.changed = true;
     }
-    batch->move_rows();
-    for (int32_t name : batch->order)
-      if (const Job& job = batch->job(name); job.ours) batch->fill_inputs(job);
+    batch->follow();
     return batch->count;
   });
 }

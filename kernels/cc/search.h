@@ -55,9 +55,11 @@ int32_t attendant_batch_add(AttendantBatch*, int32_t job);
 int32_t attendant_batch_adopt(AttendantBatch*, int32_t job, const AttendantOptions*, const int64_t* ids,
                               const double* logprobs, int32_t length, double weight, int64_t token);
 // After a step, for our jobs. Writes the jobs that Python must look at, with their status, and returns their number:
-// DONE and HAND_BACK_NOW before `commit`; HAND_BACK_NEXT is ours in this step, and Python's from the next on.
+// DONE and HAND_BACK_NOW before `commit`; HAND_BACK_NEXT is ours in this step, and Python's from the next on. If all
+// jobs are ours and none is for Python to look at, the rows are moved at once: `moved` gets the rows in use and the
+// furthest position; else it gets -1, and `commit` must follow.
 int32_t attendant_batch_advance(AttendantBatch*, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
-                                int32_t* jobs, int32_t* statuses);
+                                int32_t* jobs, int32_t* statuses, int64_t* moved);
 // Moves the rows. `parents` are those of Python's jobs that changed, one after the other, counts[i] of jobs[i]; a job
 // with none leaves. Returns the rows in use.
 int32_t attendant_batch_commit(AttendantBatch*, int32_t count, const int32_t* jobs, const int32_t* counts,

@@ -32,6 +32,7 @@ struct Batch {
   std::vector<int64_t> tokens = std::vector<int64_t>(max_rows), positions = tokens, whole = tokens, sources = tokens;
   std::vector<int64_t> cache = std::vector<int64_t>(max_rows * length);
   std::vector<int32_t> names = std::vector<int32_t>(max_rows), statuses = names;
+  int64_t moved[2] = {};
   AttendantBatch* code;
 
   Batch()
@@ -60,7 +61,7 @@ struct Batch {
       ids.insert(ids.end(), {3, 4, eos});
       logprobs.insert(logprobs.end(), {-0.5f, -1.0f, -2.0f});
     }
-    return attendant_batch_advance(code, ids.data(), logprobs.data(), top_k, names.data(), statuses.data());
+    return attendant_batch_advance(code, ids.data(), logprobs.data(), top_k, names.data(), statuses.data(), moved);
   }
 
   int32_t commit() { return attendant_batch_commit(code, 0, nullptr, nullptr, nullptr); }
@@ -132,14 +133,26 @@ TEST(the_rows_of_a_beam_hold_the_tokens_of_its_hypotheses) {
   }
 }
 
+TEST(rows_are_moved_at_once_where_nothing_is_left_to_python) {
+  Batch batch;
+  attendant_batch_add(batch.code, 1);
+  batch.adopt(1, 2);
+  CHECK(batch.advance(1) == 0);
+  CHECK(batch.moved[0] == 2 && batch.moved[1] == 1);
+  attendant_batch_add(batch.code, 2);  // it is Python's
+  CHECK(batch.advance(3) == 0);
+  CHECK(batch.moved[0] == -1);
+}
+
 TEST(a_number_that_is_none_is_handed_back) {
   Batch batch;
   attendant_batch_add(batch.code, 1);
   batch.adopt(1, 2);
   const int64_t ids[top_k] = {3, 4, 5};
   const float logprobs[top_k] = {NAN, NAN, NAN};
-  CHECK(attendant_batch_advance(batch.code, ids, logprobs, top_k, batch.names.data(), batch.statuses.data()) == 1);
-  CHECK(batch.statuses[0] == HAND_BACK_NOW);
+  CHECK(attendant_batch_advance(batch.code, ids, logprobs, top_k, batch.names.data(), batch.statuses.data(),
+                                batch.moved) == 1);
+  CHECK(batch.statuses[0] == HAND_BACK_NOW && batch.moved[0] == -1);
 }
 
 TEST(a_job_that_is_not_there_is_an_error_and_disturbs_nothing) {
@@ -183,8 +196,9 @@ TEST(arguments_out_of_range_are_errors) {
 TEST(a_second_step_before_the_rows_have_moved_is_an_error) {
   Batch batch;
   CHECK(decode(batch, 2) > 0);
-  CHECK(batch.advance(4) == 0);
-  CHECK(batch.advance(4) == OUT_OF_RANGE);
+  CHECK(attendant_batch_add(batch.code, 1) == 4);  // it is Python's, which so has to move the rows
+  CHECK(batch.advance(5) == 0);
+  CHECK(batch.advance(5) == OUT_OF_RANGE);
 }
 
 TEST(more_rows_than_there_are_is_an_error) {
@@ -217,7 +231,7 @@ TEST(wherever_memory_ends_the_call_says_so_and_the_batch_can_be_cleared_and_used
     for (int32_t job = 7; job < 9 && found >= 0; job++) found = batch.adopt(job, job == 7 ? 3 : 1);
     for (int step = 0; step < 4 && found >= 0; step++) {
       found = attendant_batch_advance(batch.code, ids.data(), logprobs.data(), top_k, batch.names.data(),
-                                      batch.statuses.data());
+                                      batch.statuses.data(), batch.moved);
       if (found >= 0) found = batch.commit();
     }
     complete = allocations_left >= 0;

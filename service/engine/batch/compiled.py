@@ -67,9 +67,14 @@ class CompiledRows:
         self._top_k: dict[Job, int] = {}  # candidates that adopted jobs look at
         self._without_token: set[Job] = set()  # adopted since the last step
         self._count: int = 0  # rows in use
+        self._position: int = -1  # the furthest of them, if it is known
         self._next_name: int = 0
         self._layout: tuple[int, ...] = ()
         self._found = np.zeros((2, max_rows), np.int32)  # what `advance` returns: names and statuses
+        self._moved = np.zeros(2, np.int64)  # and rows in use and the furthest position, if it has moved the rows
+        candidates = (runner.top_ids, runner.top_logprobs)
+        self._candidates: list[int] = [_address(array) for array in candidates]
+        self._results: list[int] = [_address(array) for array in (*self._found, self._moved)]
         self._rows: Array = np.zeros(max_rows, np.int32)
         self._integers: Array = np.zeros(1024, np.int64)
         self._numbers: Array = np.zeros(1024, np.float64)
@@ -92,7 +97,7 @@ class CompiledRows:
             name = self._names[job] = self._next_name
             self._next_name += 1
             self._jobs[name], self._in_python[job] = job, None
-            self._count = 1 + check(self._code.attendant_batch_add(self._batch, name))
+            self._count, self._position = 1 + check(self._code.attendant_batch_add(self._batch, name)), -1
             self._adopt_if_plain(job)
 
     def encode_ahead(self, jobs: Sequence[Job]) -> None:
@@ -149,8 +154,9 @@ class CompiledRows:
                 runner.tokens[row], runner.positions[row], runner.whole[row] = token, wanted.position, wanted.whole
             if top_k < wanted.top_k <= MAX_GRAPH_TOP_K:
                 top_k = wanted.top_k
-        position = int(runner.positions[: self._count].max())
-        outputs = runner.run(self._count, position, top_k)
+        if slots or self._position < 0:
+            self._position = int(runner.positions[: self._count].max())
+        outputs = runner.run(self._count, self._position, top_k)
         if self._layout != self._cache.layout:
             self._send_planes()
         return StepCandidates(outputs, slots)
@@ -170,18 +176,18 @@ class CompiledRows:
 
     def choose(self, candidates: StepCandidates) -> list[Job]:
         """Every search chooses its next tokens, and the rows follow; returns the jobs that are done or have failed."""
-        outputs = candidates.outputs
-        names, statuses = self._found
-        count = self._code.attendant_batch_advance(
-            self._batch,
-            _address(outputs.top_ids),
-            _address(outputs.top_logprobs),
-            outputs.top_ids.shape[1],
-            _address(names),
-            _address(statuses),
+        count = check(
+            self._code.attendant_batch_advance(
+                self._batch, *self._candidates, candidates.outputs.top_ids.shape[1], *self._results
+            )
         )
-        check(count)
         self._without_token.clear()
+        rows, self._position = self._moved.tolist()
+        if rows >= 0:
+            self._count = rows
+            return []
+        self._position = -1
+        names, statuses = self._found
         done, hand_back = [], []
         for name, status in zip(names[:count].tolist(), statuses[:count].tolist(), strict=True):
             job = self._jobs[name]
@@ -209,7 +215,7 @@ class CompiledRows:
         names = np.array([self._names[job] for job in changed], np.int32)
         counts = np.array([len(parents[job]) for job in changed], np.int32)
         flat = np.array([parent for job in changed for parent in parents[job]], np.int32)
-        leaving = [job for job in changed if not parents[job]]
+        leaving, self._position = [job for job in changed if not parents[job]], -1
         slots = [self._cache.source_rows[self._rows_of(job)[0]] for job in leaving]
         self._count = check(
             self._code.attendant_batch_commit(
@@ -261,7 +267,7 @@ class CompiledRows:
         self._code.attendant_batch_clear(self._batch)
         for kept in (self._names, self._jobs, self._in_python, self._top_k, self._without_token):
             kept.clear()
-        self._count = 0
+        self._count, self._position = 0, -1
         self._cache.clear()
 
 

@@ -52,8 +52,8 @@ class Runner:
         self._lengths = np.zeros(max_rows, np.int64)  # of each row's source
         # Output buffers that all bindings share: a step's outputs are read before the next step begins.
         self._max_top_k = min(MAX_GRAPH_TOP_K, self._sizes.target_vocab)
-        self._top_ids = np.zeros(max_rows * self._max_top_k, np.int64)
-        self._top_logprobs = np.zeros(max_rows * self._max_top_k, np.float32)
+        self.top_ids = np.zeros(max_rows * self._max_top_k, np.int64)
+        self.top_logprobs = np.zeros(max_rows * self._max_top_k, np.float32)
         self._logprobs = np.zeros((max_rows, self._sizes.target_vocab), np.float32)
 
     @property
@@ -159,8 +159,8 @@ class Runner:
         for name, value in inputs.items():
             io.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
         outputs = StepOutputs(
-            top_ids=self._top_ids[: rows * top_k].reshape(rows, top_k),
-            top_logprobs=self._top_logprobs[: rows * top_k].reshape(rows, top_k),
+            top_ids=self.top_ids[: rows * top_k].reshape(rows, top_k),
+            top_logprobs=self.top_logprobs[: rows * top_k].reshape(rows, top_k),
             logprobs=self._logprobs[:rows],
         )
         for name in ("logprobs", "top_logprobs", "top_ids"):

@@ -189,6 +189,9 @@ class Scheduler:
     def admit(self, lane: int, max_source_tokens: int) -> list[Job]:
         """Take the next jobs for a lane: as many as its rows and, except for the first, `max_source_tokens` allow."""
         admitted: list[Job] = []
+        if not self._waiting:  # as most often; what is submitted meanwhile is admitted at the next iteration
+            self._held[lane] = 0
+            return admitted
         with self._lock:
             tokens, share = 0, self._share(lane)
             if self._hold(lane, self._lanes.rows[lane], min(self._waiting.rows, share - self._lanes.rows[lane])):

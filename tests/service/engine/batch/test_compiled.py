@@ -48,6 +48,10 @@ class TableRunner:
         self.runtime = self
         self.pad, self.bos, self.eos = SPECIAL.pad, SPECIAL.bos, SPECIAL.eos
         self.tokens, self.positions, self.whole = np.zeros((3, MAX_ROWS), np.int64)
+        self.top_ids, self.top_logprobs = (
+            np.zeros(MAX_ROWS * VOCABULARY, np.int64),
+            np.zeros(MAX_ROWS * VOCABULARY, "f4"),
+        )
         self.ties = ties
 
     def encode_ahead(self, sources: Sequence[Any]) -> list[Encoded]:
@@ -77,7 +81,9 @@ class TableRunner:
         values = np.array(table)
         top = np.ascontiguousarray(np.argsort(-values, axis=1, kind="stable")[:, : min(top_k, VOCABULARY)])
         whole = np.where(self.whole[:rows, None] != 0, values, np.nan)
-        return StepOutputs(top, np.take_along_axis(values, top, 1), whole)
+        ids, logprobs = (each[: top.size].reshape(top.shape) for each in (self.top_ids, self.top_logprobs))
+        ids[:], logprobs[:] = top, np.take_along_axis(values, top, 1)
+        return StepOutputs(ids, logprobs, whole)
 
 
 def logprobs_after(source: Sequence[int], cached: Sequence[int], ties: bool) -> Any:

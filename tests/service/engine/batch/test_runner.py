@@ -68,8 +68,8 @@ def test_bindings_are_bounded_and_use_the_runners_own_memory(runtime: Runtime) -
             assert len(runner._bindings) <= MAX_BINDINGS
     assert len(runner._bindings) > ROWS
     for binding in runner._bindings.values():
-        assert np.shares_memory(binding.outputs.top_ids, runner._top_ids)
-        assert np.shares_memory(binding.outputs.top_logprobs, runner._top_logprobs)
+        assert np.shares_memory(binding.outputs.top_ids, runner.top_ids)
+        assert np.shares_memory(binding.outputs.top_logprobs, runner.top_logprobs)
         assert np.shares_memory(binding.outputs.logprobs, runner._logprobs)
 
 
@@ -97,5 +97,5 @@ def test_what_a_step_gives_is_part_of_the_memory_that_a_row_is_counted_with(
     cache = runner.cache
     assert isinstance(cache, HostKVCache)
     blocks = [planes.block for planes in (*cache._past, *cache._cross)]
-    arrays = [*blocks, runner._top_ids, runner._top_logprobs, runner._logprobs]
+    arrays = [*blocks, runner.top_ids, runner.top_logprobs, runner._logprobs]
     assert sum(array.nbytes for array in arrays) <= CACHE_SHARE * 10_000_000
