@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-report bench-resident bench-soak bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -195,7 +195,7 @@ cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-
 	@deploy/pip_install.sh .venv '.[bench]' 'what is compared with'
 	@touch $@
 
-bench: bench-quick bench-http bench-embedded ## every measurement against CTranslate2 and the machine, then the report; half an hour
+bench: bench-quick bench-http bench-embedded bench-start ## every measurement against CTranslate2 and the machine, then the report; half an hour
 	$(BIN)/python -m bench.models.peers
 	$(BIN)/python -m bench.versus.lengths
 	$(BIN)/python -m bench.profile.roofline
@@ -218,8 +218,15 @@ bench-http: .venv/bench $(DATA)/train.tsv ## the service against CTranslate2 ove
 	$(BIN)/python -m bench.http.serving
 	$(BIN)/python -m bench.http.words_http --data $(DATA)/test.tsv
 
-bench-embedded: .venv/bench $(DATA)/train.tsv ## start, memory and HTTP costs of the embedded model
+bench-embedded: .venv/bench $(DATA)/train.tsv ## memory and HTTP costs of the embedded model
 	$(BIN)/python -m bench.http.embedded
+
+bench-large: .venv/bench ## a model of NLLB-600M's shape against CTranslate2: times and memory; 9 GB on disk, 16 GB of memory
+	$(BIN)/python -m bench.versus.large
+
+LARGE ?=
+bench-start: .venv/bench ## how soon the service is ready after its process starts: embedded and base model, with LARGE=yes that of bench-large too
+	$(BIN)/python -m bench.http.start $(if $(LARGE),--large)
 
 install-sizes: .venv/serve ## what each extra takes on the disk, measured in environments of their own; many minutes
 	$(BIN)/python -m bench.profile.install_sizes

@@ -20,11 +20,11 @@ from typing import Any
 from bench.http.load import Load, Mix, run_load, show
 from bench.http.servers import Server, attendant, ctranslate2, serving
 from bench.models.peers import prepare_peer
+from bench.report.goals import goal_of, goal_text
 from bench.report.record import RESULTS_HERE, warn_of_few_cores, write_record
 
 CLIENTS = (1, 8, 32, 64)
 HEADLINE = 32  # clients
-GOAL_RATE, GOAL_TAIL = 2.5, 2.0  # times CTranslate2's requests/s, and its p99 over ours
 LOADED = 0.7  # of CTranslate2's best requests/s: the rate of the open loop
 LENGTHS_APART = 1.05  # the ratio of mean lengths up to which requests are equal work
 WARM_UP = Load(clients=8, requests=16, seconds=20.0)
@@ -80,18 +80,19 @@ def headline(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
         next(row for row in rows if row["server"] == server and row["load"] == name)
         for server in ("attendant", "ctranslate2")
     )
-    rate = ("requests_per_second", "requests/s", ours["requests_per_second"], theirs["requests_per_second"], GOAL_RATE)
-    tail = ("p99", "ms", ours["latency_ms"]["p99"], theirs["latency_ms"]["p99"], GOAL_TAIL)
+    rate = ("requests_per_second", "requests/s", ours["requests_per_second"], theirs["requests_per_second"])
+    tail = ("p99", "ms", ours["latency_ms"]["p99"], theirs["latency_ms"]["p99"])
     found = []
-    for what, unit, mine, others, goal in (rate, tail):
+    for what, unit, mine, others in (rate, tail):
         ratio = mine / others if what == "requests_per_second" else others / mine
+        called = f"{name} over HTTP, {what.replace('_', ' ')}"
         found.append(
             {
-                "name": f"{name} over HTTP, {what.replace('_', ' ')}",
+                "name": called,
                 "ours": mine,
                 "theirs": others,
                 "ratio": round(ratio, 2),
-                "goal": goal,
+                "goal": goal_of("serving", called),
                 "unit": unit,
             }
         )
@@ -128,7 +129,7 @@ def main() -> None:
     for sentence in filter(None, [unequal_lengths([row for row in rows if row["load"] == f"{HEADLINE} clients"])]):
         print(f"warning: {sentence}")
     for goal in goals:
-        print("{name}: {ours} {unit} against {theirs}, {ratio} times as good (goal {goal})".format(**goal))
+        print("{name}: {ours} {unit} against {theirs}, {ratio} times as good".format(**goal) + goal_text(goal["goal"]))
 
 
 def compare(servers: dict[str, tuple[list[str], Mix]], wanted: list[Load], rounds: int) -> list[dict[str, Any]]:

@@ -16,12 +16,12 @@ from attendant.service.hardware import available_cpus
 from bench.http.load import Mix
 from bench.http.servers import ROOT, attendant
 from bench.http.serving import best_peer, closed, compare, unequal_lengths
+from bench.report.goals import goal_of, goal_text
 from bench.report.record import RESULTS_HERE, write_record
 from bench.versus.engines import text
 from bench.versus.words import EMBEDDED, peer_models, read_words
 
 CLIENTS = (1, 16, 64)
-GOAL = 1.5  # times CTranslate2's requests/s, with 16 clients and with 64
 WORDS = 1_000
 
 
@@ -42,7 +42,7 @@ def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for clients in CLIENTS:
         load = f"{clients} clients"
         rates = {row["server"]: row["requests_per_second"] for row in rows if row["load"] == load}
-        goal = GOAL if clients > 1 else None
+        goal = goal_of("words_http", load)
         ratio = round(rates["attendant"] / rates["ctranslate2"], 2)
         found.append(
             {"name": load, "ours": rates["attendant"], "theirs": rates["ctranslate2"], "ratio": ratio, "goal": goal}
@@ -67,8 +67,9 @@ def main() -> None:
     if sentence:
         print(f"warning: {sentence}")
     for row in goals:
-        goal = "" if row["goal"] is None else f" (goal {row['goal']})"
-        print("{name}: {ours} requests/s against {theirs}, {ratio} times as many".format(**row) + goal)
+        print(
+            "{name}: {ours} requests/s against {theirs}, {ratio} times as many".format(**row) + goal_text(row["goal"])
+        )
 
 
 if __name__ == "__main__":

@@ -47,8 +47,9 @@ CACHE = ROOT / "runs" / "bench"
 # Found by trying: with these, an answer of 24 tokens has about 24 different ones, and no two sources have the same.
 FEED_FORWARD, ATTENTION, SHARPNESS, LOGITS = 3.0, 0.3, 2.0, 4.0
 SAMPLES, PAIRS = 4, 48
-# Of certified log-probabilities: random weights and large logits are as far from friendly to rounding as can be.
-TOLERANCES = {"fp32": 1e-2, "int8": 8.0}
+# Of certified log-probabilities: random weights and large logits are as far from friendly to rounding as can be. In
+# int8 each layer adds to that, by the kernels and by the plain graphs alike: of a random model int8 is only timed.
+TOLERANCES = {"fp32": 1e-2, "int8": 32.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,7 @@ class Shape:
 
 
 BASE = Shape()
+LARGE = Shape(vocabulary=256_206, d_model=1024, d_ff=4096, heads=16, layers=12)  # of NLLB-600M
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,12 @@ def prepare(shape: Shape = BASE, cache: Path = CACHE) -> Prepared:
         return prepared
     print(f"{prepared.directory}: writing a random model", flush=True)
     shutil.rmtree(prepared.directory, ignore_errors=True)
-    write_run(prepared.run, shape)
-    write_random_bundle(prepared.run, prepared.bundle)
+    model = random_model(shape)
+    write_run(prepared.run, shape, model)
+    tokenizer = word_tokenizer(shape.vocabulary)
+    write_random_bundle(
+        prepared.run, prepared.bundle, checkpoint.TrainedModel(shape.config, model, tokenizer, tokenizer)
+    )
     write_json(stamp, stamped)
     return prepared
 
@@ -136,7 +142,7 @@ def random_model(shape: Shape) -> Transformer:
     return model
 
 
-def write_run(run: Path, shape: Shape) -> None:
+def write_run(run: Path, shape: Shape, model: Transformer) -> None:
     """A run as `attendant train` leaves it: options, tokenizers, samples, weights."""
 
     def fill(directory: Path) -> None:
@@ -144,7 +150,7 @@ def write_run(run: Path, shape: Shape) -> None:
         tokenizer = word_tokenizer(shape.vocabulary)
         for name in (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER):
             tokenizer.save(directory / name)
-        checkpoint.save_weights(checkpoint.weights_of(random_model(shape)), directory / checkpoint.MODEL)
+        checkpoint.save_weights(checkpoint.weights_of(model), directory / checkpoint.MODEL)
         rng = np.random.default_rng(shape.seed)
         lines = [
             "\t".join(text(random_ids(rng, length, shape.vocabulary)) for length in (SOURCE_LENGTH - 1, TARGET_LENGTH))
@@ -155,9 +161,9 @@ def write_run(run: Path, shape: Shape) -> None:
     write_directory(run, fill)
 
 
-def write_random_bundle(run: Path, out: Path) -> None:
+def write_random_bundle(run: Path, out: Path, trained: checkpoint.TrainedModel | None = None) -> None:
     """The run's bundle, without the proof, which for a random model of this size takes hours."""
-    trained = checkpoint.load_trained(run)
+    trained = trained or checkpoint.load_trained(run)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
@@ -180,15 +186,8 @@ def short_certificate(trained: checkpoint.TrainedModel) -> dict[str, Any]:
     samples = []
     for length in np.linspace(3, SOURCE_LENGTH - 1, SAMPLES).astype(int):
         source = random_ids(rng, int(length), trained.config.source_vocab)
-        answer = reference.greedy(trained.model, source, max_length=6)
-        first = np.array(reference.next_logprobs(trained.model, source, ()))
+        found, first = greedy(trained.model, source)
         best = np.argsort(-first, kind="stable")[:5]
-        found = {
-            "ids": list(answer.ids),
-            "logprobs": list(answer.logprobs),
-            "score": answer.score(1.0),
-            "finish_reason": answer.finish_reason,
-        }
         samples.append(
             {
                 "source": text(source),
@@ -199,6 +198,27 @@ def short_certificate(trained: checkpoint.TrainedModel) -> dict[str, Any]:
             }
         )
     return {"torch": torch.__version__, "beam_size": 1, "length_penalty": 1.0, "samples": samples}
+
+
+def greedy(model: Transformer, source: list[int], length: int = 6) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    """As `reference.greedy`, which takes minutes where the vocabulary is large: an answer of a certificate.
+
+    Also the log-probabilities of all first tokens.
+    """
+    ids: list[int] = []
+    logprobs: list[float] = []
+    first = np.array(reference.next_logprobs(model, source, ()))
+    reason = "length"
+    while reason == "length" and len(ids) < length:
+        found = np.array(reference.next_logprobs(model, source, tuple(ids))) if ids else first
+        token = int(np.where(np.isin(np.arange(len(found)), (PAD, BOS)), -np.inf, found).argmax())
+        logprobs.append(float(found[token]))
+        if token == EOS:
+            reason = "stop"
+        else:
+            ids.append(token)
+    score = sum(logprobs) / len(logprobs)
+    return {"ids": ids, "logprobs": logprobs, "score": score, "finish_reason": reason}, first
 
 
 def word_tokenizer(size: int) -> Tokenizer:

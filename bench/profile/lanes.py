@@ -37,7 +37,7 @@ from attendant.service.engine.search.search import SpecialIds
 from attendant.service.engine.tasks import Generate, Options
 from bench.models.random_model import BASE, prepare
 from bench.profile.iteration import GRAPHS, clocked
-from bench.profile.roofline import STREAMED, WEIGHT_BYTES, Step, bandwidth_turn, best_of, step_parameters
+from bench.profile.roofline import WEIGHT_BYTES, Step, best_of, limits_here, step_parameters
 from bench.report.record import RESULTS_HERE, write_record
 from bench.versus.engines import SOURCE_LENGTH, OurEngine, sources
 from bench.versus.words import EMBEDDED
@@ -232,7 +232,7 @@ def main() -> None:
     threads = lane_counts(here) if options.serial is None else [1]
     if len(threads) == 1 and options.serial is None:
         parser.error("one core cannot tell what threads divide; name the share that they do not with --serial.")
-    bandwidth = STREAMED / best_of({"all": bandwidth_turn(here)}, options.rounds)["all"]
+    bandwidth = 1e9 * limits_here(here)["bandwidth_gb_s"]
     measured, rows = [], []
     print(
         f"memory {bandwidth / 1e9:.1f} GB/s. For each number of rows in flight: the best lanes (what the rule loses)."

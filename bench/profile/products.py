@@ -35,18 +35,24 @@ def build(directory: Path) -> Path:
     return program
 
 
-def measure(program: Path, path: str) -> list[Row]:
-    done = subprocess.run([program, path], capture_output=True, text=True, check=True)
+def measure(program: Path, path: str, *more: str) -> list[Row]:
+    done = subprocess.run([program, path, *more], capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def limits(program: Path, path: str, threads: int) -> Row:
+    """The most operations and bytes a second of a path's products on so many threads."""
+    return next(row for row in measure(program, path, str(threads), "limits") if row["threads"] == threads)
 
 
 def table(rows: list[Row]) -> str:
     """A line for each size: microseconds, GOP/s and the share of the peak, by number of rows of activations."""
     peak = next(row["peak_gops"] for row in rows if row.get("threads") == 1)
-    limits = [row for row in rows if "threads" in row]
     lines = [
-        f"{row['path']}, {row['threads']} threads: {row['peak_gops']:.0f} GOP/s, {row['bandwidth_gbs']:.1f} GB/s"
-        for row in limits
+        f"{row['path']}, {row['threads']} threads: {row['peak_gops']:.0f} GOP/s, f32 {row['f32_peak_gops']:.0f} GOP/s, "
+        f"{row['bandwidth_gbs']:.1f} GB/s"
+        for row in rows
+        if "threads" in row
     ]
     products = [row for row in rows if "rows" in row]
     counts = sorted({row["rows"] for row in products})

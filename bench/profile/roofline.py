@@ -2,11 +2,11 @@
 
     python -m bench.profile.roofline
 
-Measured in one run, with the same number of threads: the bytes a second that memory gives, the operations a second of
-the encoder's matrix products over many sources of one token, which have hardly any attention, and the base model's step
-at several numbers of rows (12 tokens cached, source 20). A step of few rows cannot be faster than its weights stream
-from memory, one of many rows than its multiply-adds.
-Goal: within 1.5 times the larger of the two, at 1 row and at 64. onnxruntime's profiler gives each operator's share.
+Measured in one run, with the same number of threads: what our own products do at best (`bench.profile.products`; a C++
+compiler is needed), that is operations a second on weights in the nearest cache and bytes a second of weights from
+memory; and the base model's step at several numbers of rows (12 tokens cached, source 20). A step of few rows cannot be
+faster than its weights come from memory, one of many rows than its multiply-adds. `times_limit` is the step over the
+larger of the two. onnxruntime's profiler gives each operator's share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,12 @@ import numpy as np
 import onnxruntime as ort
 
 from attendant import kernels
-from attendant.export.bundle import LEAST_WIDTH, Bundle, read_bundle
+from attendant.export.bundle import Bundle, read_bundle
 from attendant.export.runner import KERNELS, ways_to_run
 from attendant.export.signature import Sizes
 from attendant.service.engine.batch.runtime import CPU, SLOW_OPTIMIZERS
+from bench.profile.products import build, limits
+from bench.report.goals import goal_of, goal_text
 from bench.report.record import RESULTS_HERE, warn_of_few_cores, write_record
 from bench.versus.engines import SOURCE_LENGTH
 
@@ -37,29 +38,18 @@ CACHED = 12  # tokens
 PLACES = 64  # of the cache
 CANDIDATES = 8
 IN_A_ROW = 10  # turns of one before the next, as a request has its steps
-GOAL = 1.5
-GOAL_ROWS = (1, 64)
-STREAMED = 256 * 2**20  # bytes, far more than any cache holds
-TOKENS = 768  # that the products' rate is measured with
 WEIGHT_BYTES = {"fp32": 4, "int8": 1}
 
 Turn = Callable[[], None]
 
 
-def bandwidth_turn(threads: int) -> Turn:
-    """Reads STREAMED bytes once, in as many threads."""
-    parts = np.array_split(np.ones(STREAMED // 4, np.float32), threads)
-    pool = ThreadPoolExecutor(threads)
-    return lambda: [*pool.map(np.max, parts)].clear()
-
-
-def product_turn(bundle: Bundle, precision: str, threads: int) -> tuple[Turn, int]:
-    """The encoder over sources of one token, and the operations of its matrix products."""
-    sizes, session = bundle.sizes, load(bundle, precision, "encoder", threads)
-    feeds = {"source": np.full((TOKENS, LEAST_WIDTH), 4), "source_length": np.ones(TOKENS, np.int64)}
-    layer = 4 * sizes.d_model**2 + 2 * sizes.d_model * sizes.d_ff
-    weights = sizes.encoder_layers * layer + sizes.decoder_layers * 2 * sizes.d_model**2
-    return lambda: session.run(None, feeds).clear(), 2 * TOKENS * weights
+def limits_here(threads: int, times: int = 2) -> dict[str, float]:
+    """What the machine gives to products on the path that the service uses here, the best of some times."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = build(Path(directory))
+        found = [limits(program, kernels.path_name() or "", threads) for _ in range(times)]
+    names = {"bandwidth_gb_s": "bandwidth_gbs", "fp32_gop_s": "f32_peak_gops", "int8_gop_s": "peak_gops"}
+    return {name: max(row[of] for row in found) for name, of in names.items()}
 
 
 def load(bundle: Bundle, precision: str, name: str, threads: int, profile: str = "") -> ort.InferenceSession:
@@ -176,43 +166,31 @@ def operator_name(args: dict[str, Any], vocabulary: int) -> str:
     return f"{args['op_name']}, vocabulary" if wide else str(args["op_name"])
 
 
-def measure(bundle: Bundle, threads: int, rounds: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What the machine gives, and a row for each precision and number of rows."""
+def measure(bundle: Bundle, machine: dict[str, float], threads: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each precision and number of rows, against what the machine gives."""
     precisions = [name for name in WEIGHT_BYTES if name in bundle.variants]
-    turns: dict[Any, Turn] = {"bandwidth": bandwidth_turn(threads)}
-    operations = {}
-    for precision in precisions:
-        turns["product", precision], operations[precision] = product_turn(bundle, precision, threads)
-        turns |= {("step", precision, rows): Step(bundle, precision, rows, threads) for rows in ROWS}
+    turns = {(name, rows): Step(bundle, name, rows, threads) for name in precisions for rows in ROWS}
     best = best_of(turns, rounds)
-    bandwidth = STREAMED / best["bandwidth"]
-    rates = {precision: operations[precision] / best["product", precision] for precision in precisions}
     parameters = step_parameters(bundle.sizes)
     found = []
-    for precision in precisions:
-        for rows in ROWS:
-            limits = {
-                "stream_ms": 1e3 * parameters * WEIGHT_BYTES[precision] / bandwidth,
-                "multiply_ms": 1e3 * 2 * parameters * rows / rates[precision],
+    for (precision, rows), seconds in best.items():
+        least = {
+            "stream_ms": 1e-6 * parameters * WEIGHT_BYTES[precision] / machine["bandwidth_gb_s"],
+            "multiply_ms": 1e-6 * 2 * parameters * rows / machine[f"{precision}_gop_s"],
+        }
+        found.append(
+            {
+                "name": f"{precision}, {rows} row{'s' * (rows > 1)}",
+                "precision": precision,
+                "rows": rows,
+                "step_ms": round(1e3 * seconds, 3),
+                **{name: round(value, 3) for name, value in least.items()},
+                "times_limit": round(1e3 * seconds / max(least.values()), 2),
+                "goal": goal_of("roofline", f"{precision}, {rows} row{'s' * (rows > 1)}"),
+                "operators": operators(bundle, precision, rows, threads, rounds),
             }
-            taken = 1e3 * best["step", precision, rows]
-            found.append(
-                {
-                    "precision": precision,
-                    "rows": rows,
-                    "step_ms": round(taken, 3),
-                    **{name: round(value, 3) for name, value in limits.items()},
-                    "times_limit": round(taken / max(limits.values()), 2),
-                    "goal": GOAL if rows in GOAL_ROWS else None,
-                    "operators": operators(bundle, precision, rows, threads, rounds),
-                }
-            )
-    machine = {
-        "bandwidth_gb_s": round(bandwidth / 1e9, 2),
-        **{f"{precision}_gop_s": round(rate / 1e9, 1) for precision, rate in rates.items()},
-        "step_parameters": parameters,
-    }
-    return machine, found
+        )
+    return found
 
 
 def main() -> None:
@@ -227,12 +205,13 @@ def main() -> None:
         from bench.models.random_model import BASE, prepare
 
         options.bundle = prepare(BASE).bundle
-    limits, rows = measure(read_bundle(options.bundle), options.threads, options.rounds)
-    write_record(options.out, "bench.profile.roofline", rows, limits=limits, threads=options.threads)
-    print(", ".join(f"{name} {value}" for name, value in limits.items()))
+    bundle, machine = read_bundle(options.bundle), limits_here(options.threads)
+    rows = measure(bundle, machine, options.threads, options.rounds)
+    found = {"path": kernels.path_name(), **machine, "step_parameters": step_parameters(bundle.sizes)}
+    write_record(options.out, "bench.profile.roofline", rows, limits=found, threads=options.threads)
+    print(", ".join(f"{name} {value}" for name, value in found.items()))
     for row in rows:
-        goal = f" (goal {row['goal']})" if row["goal"] else ""
-        print("{precision} {rows:>3} rows: {step_ms} ms, {times_limit} times the limit".format(**row) + goal)
+        print("{name}: {step_ms} ms, {times_limit} times the limit".format(**row) + goal_text(row["goal"]))
         print("     " + ", ".join(f"{o['operator']} {o['share']:.0%}" for o in row["operators"][:8]))
 
 

@@ -3,7 +3,8 @@
     python -m bench.report.report
 
 Every table is made from one file of bench/results/KIND, of one kind of processor, and says by which command, when, with
-what and where it was taken. A benchmark that has not been run yet has no section.
+what and where it was taken; with which version, if not with this one. Goals are those of `bench.report.goals` for that
+kind. A benchmark that has not been run yet has no section.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attendant.common.version import VERSION
 from bench.report import sections
+from bench.report.goals import GOALS, goal_of
 from bench.report.record import RESULTS
 
 PAGE = RESULTS.parent.parent / "docs" / "performance.md"
@@ -29,13 +32,14 @@ Nothing is answered from a cache (`--cache-megabytes 0`), and no computation is 
 Figures of two kinds of processor stand apart, since they cannot be compared: with VNNI, integer products are several
 times as fast.
 
-The model is the paper's base model with random weights: 6 + 6 layers, d_model 512, d_ff 2048, 8 heads, a shared
-vocabulary of 32,000. CTranslate2 has the very same weights; before anything is timed, both must give the same tokens in
-f32.
+Unless a section names another, the model is the paper's base model with random weights: 6 + 6 layers, d_model 512, d_ff
+2048, 8 heads, a shared vocabulary of 32,000. CTranslate2 has the very same weights; before anything is timed, both must
+give the same tokens in f32.
 """
 
 SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "quick.json": ("Against CTranslate2", sections.quick),
+    "large.json": ("A model of NLLB-600M's shape against CTranslate2", sections.large),
     "imported.json": ("An imported model against CTranslate2", sections.imported),
     "words.json": ("The embedded model against CTranslate2", sections.words),
     "words_http.json": ("The embedded model over HTTP", sections.words_http),
@@ -45,6 +49,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "roofline.json": ("Against the limit of the machine", sections.roofline),
     "iteration.json": ("Where an iteration's time goes", sections.iteration),
     "lanes.json": ("Lanes on more cores", sections.lanes),
+    "start.json": ("Ready after the process starts", sections.start),
     "growth.json": ("Growth", sections.growth),
     "embedded.json": ("The embedded model", sections.embedded),
     "peers.json": ("The same tokens", sections.peers),
@@ -71,9 +76,25 @@ def page(results: Path) -> str:
         for path in paths:
             record = json.loads(path.read_text(encoding="utf-8"))
             kind = path.parent.name
+            hold_to_goals(record, path.stem, kind)
             text = make(record).replace("](plots/", f"](plots/{kind}-")
-            parts.append(f"### {KINDS.get(kind, kind)}\n\n{text}\n")
+            parts.append(f"### {KINDS.get(kind, kind)}\n\n{of_version(record)}{text}\n")
     return "\n".join(parts)
+
+
+def hold_to_goals(record: Any, benchmark: str, kind: str) -> None:
+    """Give rows the goals of today, where `bench.report.goals` has the benchmark: those of its day may have moved."""
+    rows = record if isinstance(record, list) else [*record["rows"], *record.get("goals", [])]
+    if benchmark in GOALS:
+        for row in rows:
+            if "goal" in row:
+                row["goal"] = goal_of(benchmark, row["name"], kind)
+
+
+def of_version(record: Any) -> str:
+    """A sentence if the figures are of another version than this."""
+    measured = (record[0] if isinstance(record, list) else record)["versions"]["attendant"]
+    return "" if measured == VERSION else f"**Measured with version {measured}; this is {VERSION}.**\n\n"
 
 
 def main() -> None:

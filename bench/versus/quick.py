@@ -14,25 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from attendant.export.bundle import read_bundle
-from bench.report.machine import machine_facts
+from bench.report.goals import BASE_WORKS, goal_of
 from bench.report.record import RESULTS_HERE, facts, warn_of_few_cores, write_json
 from bench.versus.race import Work, against_ctranslate2, show_row
 from bench.versus.worker import Worker
 
-# Times CTranslate2's, by what the processor has for products of 8 bits.
-GOALS = (5.0, 6.0, 2.0, 2.5) if machine_facts()["kind"].endswith("vnni") else (2.7, 4.4, 1.9, 2.1)
 WORKS = tuple(
-    Work(name=name, requests=requests, beam_size=beam_size, goal=goal)
-    for (name, requests, beam_size), goal in zip(
-        (
-            ("1 request, greedy", 1, 1),
-            ("1 request, beam 4", 1, 4),
-            ("32 requests, greedy", 32, 1),
-            ("16 requests, beam 4", 16, 4),
-        ),
-        GOALS,
-        strict=True,
-    )
+    Work(name=name, requests=requests, beam_size=beam_size, goal=goal_of("quick", name))
+    for name, (requests, beam_size) in zip(BASE_WORKS, ((1, 1), (1, 4), (32, 1), (16, 4)), strict=True)
 )
 
 

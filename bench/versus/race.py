@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.report.goals import goal_text
 from bench.versus.engines import SOURCE_LENGTH, TARGET_LENGTH, Answer, sources
 from bench.versus.worker import Worker
 
@@ -94,12 +95,8 @@ def race(
 ) -> list[dict[str, Any]]:
     """Rounds of all works by all workers until the seconds are over, or a few; a row for each work."""
     asked = {work: work.sources(vocabulary) for work in works}
-    repeats = {}
-    for work in works:
-        first = {(w.kind, w.precision): work.ask(w, asked[work]) for w in workers}
-        check_equal(work, {key: answers for key, (_, answers) in first.items()})
-        repeats[work] = 1 if work.one_by_one else max(1, min(5, round(SHORT / max(s for s, _ in first.values()))))
-    show(f"in f32, both give the same tokens in all {len(works)} works")
+    longest = answer_once(workers, asked, show)
+    repeats = {work: 1 if work.one_by_one else max(1, min(5, round(SHORT / longest[work]))) for work in works}
     best = {work: {(w.kind, w.precision): float("inf") for w in workers} for work in works}
     busy_before, own = [w.processor_seconds() for w in workers], [0.0] * len(workers)
     began, rounds = time.monotonic(), 0
@@ -121,6 +118,20 @@ def race(
         if idle > IDLE_SHARE:
             show(f"warning: {worker.kind} in {worker.precision} used {idle:.0%} of a core while it should be idle")
     return [row_of(work, best[work], rounds) for work in works]
+
+
+def answer_once(
+    workers: Sequence[Worker], asked: dict[Work, list[list[int]]], show: Callable[[str], None] = print
+) -> dict[Work, float]:
+    """Every worker answers everything; UnequalError if ours in f32 differs. The longest seconds of each work."""
+    longest = {}
+    for work, wanted in asked.items():
+        first = {(w.kind, w.precision): work.ask(w, wanted) for w in workers}
+        check_equal(work, {key: answers for key, (_, answers) in first.items()})
+        longest[work] = max(seconds for seconds, _ in first.values())
+    if ("ours", "fp32") in {(w.kind, w.precision) for w in workers}:
+        show(f"in f32, both give the same tokens in all {len(asked)} works")
+    return longest
 
 
 def check_equal(work: Work, answers: dict[tuple[str, str], list[Answer]]) -> None:
@@ -164,5 +175,4 @@ def show_row(row: dict[str, Any]) -> str:
         for side, each in row["by_precision"].items()
         for precision, value in each.items()
     )
-    goal = f" (goal {row['goal']:g})" if row["goal"] is not None else ""
-    return f"{row['name']:<32} {row['ratio']:>5.2f}x{goal:<11}  {times} ms"
+    return f"{row['name']:<32} {row['ratio']:>5.2f}x{goal_text(row['goal']):<11}  {times} ms"

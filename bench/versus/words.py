@@ -18,6 +18,7 @@ from attendant.service.text.tokenizer import Tokenizer
 from bench.http.servers import ROOT
 from bench.models.peers import prepare_peer
 from bench.models.random_model import CACHE
+from bench.report.goals import goal_of
 from bench.report.record import RESULTS_HERE, facts, write_json
 from bench.versus.race import UnequalError, Work, race, show_row, start_workers
 
@@ -27,18 +28,19 @@ ALONE = 20  # words that are asked for one by one
 
 
 def works(words: list[tuple[int, ...]]) -> list[Work]:
-    """(words, beam size, goal): each work takes other words."""
+    """Each work takes other words."""
     found = []
-    for count, beam_size, goal in ((1, 1, 1.6), (1, 4, 1.6), (32, 1, 1.4), (1024, 1, 1.4), (256, 4, 1.6)):
+    for count, beam_size in ((1, 1), (1, 4), (32, 1), (1024, 1), (256, 4)):
         how = "greedy" if beam_size == 1 else f"beam {beam_size}"
+        name = f"{count:,} word{'s' * (count > 1)}, {how}"
         given = tuple(words[: ALONE if count == 1 else count])
         words = words[len(given) :]
         found.append(
             Work(
-                name=f"{count:,} word{'s' * (count > 1)}, {how}",
+                name=name,
                 requests=count,
                 beam_size=beam_size,
-                goal=goal,
+                goal=goal_of("words", name),
                 length=None,
                 given=given,
                 one_by_one=count == 1,

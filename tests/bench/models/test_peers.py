@@ -17,6 +17,7 @@ from attendant.model.search.reference import beam, greedy
 from attendant.model.text.tokenizer import BOS, EOS, PAD
 from bench.models.peers import Case, compare, differences, peer_spec, prepare_peer
 from bench.models.random_model import Prepared, Shape, prepare, random_model, word_tokenizer
+from bench.models.random_model import greedy as short_greedy
 from bench.versus import race
 from bench.versus.engines import Answer, CTranslate2Engine, OurEngine, peer_ids, peer_tokens, sources, text
 from bench.versus.race import UnequalError, Work
@@ -63,6 +64,16 @@ def test_ctranslate2_gives_the_tokens_and_scores_of_the_reference_search(
 ) -> None:
     oracle = TorchEngine(load_trained(prepared.run).model)
     assert differences(compare(oracle, peer, SMALL.vocabulary, CASES)) == []
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_the_certificate_has_the_answers_of_the_reference_search(ending: bool) -> None:
+    model = random_model(dataclasses.replace(SMALL, ending=ending))
+    for asked in sources(2, 4, SMALL.vocabulary):
+        found, _ = short_greedy(model, asked)
+        wanted = greedy(model, asked, max_length=6)
+        assert (tuple(found["ids"]), found["finish_reason"]) == (wanted.ids, wanted.finish_reason)
+        assert (tuple(found["logprobs"]), found["score"]) == (wanted.logprobs, wanted.score(1.0))
 
 
 @needs_peer

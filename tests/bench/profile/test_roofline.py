@@ -11,7 +11,17 @@ from attendant.export.bundle import Bundle, read_bundle
 from attendant.export.graphs.graphs import sizes_of
 from bench.models.random_model import BASE, Shape, prepare
 from bench.profile.growth import SWEEPS, draw, exponent, shape_at, work_at
-from bench.profile.roofline import IN_A_ROW, Step, best_of, measure, operators, shares, step_feeds, step_parameters
+from bench.profile.roofline import (
+    IN_A_ROW,
+    Step,
+    best_of,
+    limits_here,
+    measure,
+    operators,
+    shares,
+    step_feeds,
+    step_parameters,
+)
 
 SMALL = Shape(vocabulary=300, d_model=32, d_ff=64, heads=4, layers=2, max_length=64)
 
@@ -70,12 +80,23 @@ def test_the_profiler_leaves_no_file(bundle: Bundle, tmp_path: Path, monkeypatch
 def test_a_step_is_held_to_the_larger_limit(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.profile.roofline.best_of", lambda turns, _: dict.fromkeys(turns, 0.5))
     monkeypatch.setattr("bench.profile.roofline.operators", lambda *_: [])
-    monkeypatch.setattr("bench.profile.roofline.STREAMED", 2**20)
-    limits, rows = measure(bundle, 1, 1)
-    assert limits["step_parameters"] == step_parameters(bundle.sizes)
+    slow = {"bandwidth_gb_s": 1e-4, "fp32_gop_s": 1e-3, "int8_gop_s": 4e-3}
+    rows = measure(bundle, slow, 1, 1)
+    weights = step_parameters(bundle.sizes)
     for row in rows:
-        assert row["times_limit"] == pytest.approx(500 / max(row["stream_ms"], row["multiply_ms"]), rel=0.05)
-        assert (row["goal"] is not None) == (row["rows"] in (1, 64))
+        stream = weights * {"fp32": 4, "int8": 1}[row["precision"]] / 100  # bytes, and bytes in a millisecond
+        multiply = 2 * weights * row["rows"] / {"fp32": 1e3, "int8": 4e3}[row["precision"]]
+        assert (row["stream_ms"], row["multiply_ms"]) == pytest.approx((stream, multiply), abs=1e-3)
+        assert row["times_limit"] == pytest.approx(500 / max(stream, multiply), abs=0.01)
+    assert [row["name"] for row in rows if row["goal"]] == ["int8, 1 row", "int8, 32 rows", "int8, 64 rows"]
+
+
+def test_the_limits_are_those_of_our_own_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of both times, with as many threads; compiled by whoever has a compiler."""
+    found = [{"peak_gops": 400.0, "f32_peak_gops": 90.0, "bandwidth_gbs": rate} for rate in (20.0, 25.0)]
+    monkeypatch.setattr("bench.profile.roofline.build", lambda directory: directory)
+    monkeypatch.setattr("bench.profile.roofline.limits", lambda _, path, threads: found.pop() if threads == 3 else path)
+    assert limits_here(3) == {"bandwidth_gb_s": 25.0, "fp32_gop_s": 90.0, "int8_gop_s": 400.0}
 
 
 def test_the_best_turn_counts_and_all_take_turns() -> None:
