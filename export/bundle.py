@@ -7,7 +7,8 @@
     VARIANT/weights.bin         the weights that they share
 
 `read_bundle` trusts nothing: every file is there, is listed and has its digest; no path leaves the directory; every
-graph is an ONNX file whose weights are in the bundle; every field of the manifest has its type.
+graph is an ONNX file whose weights are in the bundle; every field of the manifest has its type. The service, which
+loads one variant, has the digests of weights checked by `check_weights`, of that variant alone, while it loads.
 
     BundleError          a sentence that names the file
 """
@@ -18,7 +19,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -37,6 +38,7 @@ __all__ = [
     "Value",
     "Variant",
     "check_unchanged",
+    "check_weights",
     "digest_of",
     "external_files",
     "inputs",
@@ -75,12 +77,17 @@ class Bundle:
     alignment: dict[str, Any] = field(default_factory=dict)  # the cross-attention that aligns source and target best
     files: dict[str, str] = field(default_factory=dict)  # every file's digest, by its path in the directory
     examples: tuple[str, ...] | None = None  # sources to try; None: those of the certificate
+    weights_checked: bool = True  # else the digests of weights are for `check_weights`
 
 
-def read_bundle(directory: Path) -> Bundle:
-    """The bundle in a directory, or a BundleError that says what is wrong with it."""
+def read_bundle(directory: Path, weights: bool = True) -> Bundle:
+    """The bundle in a directory, or a BundleError that says what is wrong with it.
+
+    Without `weights`, their digests are left to `check_weights`.
+    """
     manifest = read_manifest(directory)
-    _check_files(directory, manifest["files"])
+    variants_of = manifest["variants"].values()
+    _check_files(directory, manifest["files"], () if weights else _weight_files(variants_of, manifest["files"]))
     used = [*manifest["tokenizers"].values()]
     for variant in manifest["variants"].values():
         used += variant["graphs"].values()
@@ -108,7 +115,22 @@ def read_bundle(directory: Path) -> Bundle:
         alignment=manifest.get("alignment", {}),
         files=manifest["files"],
         examples=tuple(manifest["examples"]) if "examples" in manifest else None,
+        weights_checked=weights,
     )
+
+
+def check_weights(bundle: Bundle, variant: str) -> None:
+    """BundleError if a variant's weights have not the digest that the manifest lists."""
+    graphs = {name: name_in(bundle, path) for name, path in bundle.variants[variant].graphs.items()}
+    for name in _weight_files([{"graphs": graphs}], bundle.files):
+        _check_digest(bundle.directory / name, bundle.files[name])
+
+
+def _weight_files(variants: Iterable[dict[str, Any]], listed: Collection[str]) -> set[str]:
+    """The files that lie beside some variants' graphs."""
+    graphs = {path for variant in variants for path in variant["graphs"].values()}
+    folders = {PurePosixPath(path).parent for path in graphs}
+    return {name for name in listed if PurePosixPath(name).parent in folders and name not in graphs}
 
 
 def check_unchanged(bundle: Bundle) -> None:
@@ -119,7 +141,12 @@ def check_unchanged(bundle: Bundle) -> None:
 
 def digest_of(bundle: Bundle, path: Path) -> str | None:
     """The digest that the manifest lists for a file; None for one that is not of the bundle."""
-    return bundle.files.get(path.relative_to(bundle.directory).as_posix())
+    return bundle.files.get(name_in(bundle, path))
+
+
+def name_in(bundle: Bundle, path: Path) -> str:
+    """A file's name in the manifest."""
+    return path.relative_to(bundle.directory).as_posix()
 
 
 def write_bundle(
@@ -209,8 +236,8 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_files(directory: Path, listed: dict[str, str]) -> None:
-    """Every listed file is there, inside, and has its digest; nothing else is there."""
+def _check_files(directory: Path, listed: dict[str, str], later: Collection[str]) -> None:
+    """Every listed file is there, inside, and has its digest, except those of `later`; nothing else is there."""
     for name in listed:
         _check_path(name, directory)
     present = set(_files_in(directory)) - {MANIFEST}
@@ -220,12 +247,17 @@ def _check_files(directory: Path, listed: dict[str, str]) -> None:
         path = directory / name
         if name not in present:
             raise BundleError(f"{path} is missing; {MANIFEST} lists it.")
-        try:
-            found = digest(path)
-        except OSError as error:
-            raise BundleError(f"{path} cannot be read: {error.strerror}.") from None
-        if found != expected:
-            raise BundleError(f"{path} has not the digest that {MANIFEST} lists; the file was changed or cut short.")
+        if name not in later:
+            _check_digest(path, expected)
+
+
+def _check_digest(path: Path, expected: str) -> None:
+    try:
+        found = digest(path)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}.") from None
+    if found != expected:
+        raise BundleError(f"{path} has not the digest that {MANIFEST} lists; the file was changed or cut short.")
 
 
 def _check_path(name: str, directory: Path) -> None:

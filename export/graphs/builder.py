@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,20 @@ class WeightStore:
         self._arrays: dict[str, Array] = {}
         self._offsets: dict[str, int] = {}
         self._end = 0
+        self._made: dict[str, dict[str, Array]] = {}
+
+    def once(self, name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+        """What `make` returned when the first graph asked for it by this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     def tensor(self, name: str, value: Array, location: str) -> onnx.TensorProto:
         """An external tensor at its offset in the file; a name is stored once."""
         if name not in self._arrays:
             self._arrays[name], self._offsets[name] = value, self._end
             self._end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
-        elif not np.array_equal(self._arrays[name], value):
+        elif not _same(self._arrays[name], value):
             raise ValueError(f"two different weights are both called {name!r}")
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         tensor = TensorProto(name=name, data_type=kind, dims=value.shape, data_location=TensorProto.EXTERNAL)
@@ -56,15 +63,27 @@ class WeightStore:
         with path.open("wb") as file:
             for name, value in self._arrays.items():
                 file.seek(self._offsets[name])
-                file.write(np.ascontiguousarray(value).tobytes())
+                file.write(np.ascontiguousarray(value).data)
             file.truncate(self._end)
 
 
-class GraphBuilder:
-    """One graph. `dtype` is that of floating-point values, `cache_dtype` that of KV caches (`dtype` by default)."""
+def _same(a: Array, b: Array) -> bool:
+    """Equal; at once for two views of the same memory, as every graph has of a large weight."""
+    places = [(x.__array_interface__["data"], x.shape, x.strides, x.dtype) for x in (a, b)]
+    return places[0] == places[1] or np.array_equal(a, b)
 
-    def __init__(self, name: str, dtype: str = "float32", cache_dtype: str = "") -> None:
+
+class GraphBuilder:
+    """One graph. `dtype` is that of floating-point values, `cache_dtype` that of KV caches (`dtype` by default).
+
+    With a `store`, what several graphs compute from the weights is computed once.
+    """
+
+    def __init__(
+        self, name: str, dtype: str = "float32", cache_dtype: str = "", store: WeightStore | None = None
+    ) -> None:
         self._name, self.dtype, self.cache_dtype = name, dtype, cache_dtype or dtype
+        self.store = store or WeightStore()
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -94,7 +113,7 @@ class GraphBuilder:
     def weight(self, name: str, value: Array) -> str:
         """A named initializer, stored once; floating-point arrays are cast to the graph's dtype."""
         if name not in self._weights:
-            self._weights[name] = value.astype(self.dtype) if value.dtype.kind == "f" else value
+            self._weights[name] = value.astype(self.dtype, copy=False) if value.dtype.kind == "f" else value
         return name
 
     def cast(self, value: str, kind: str) -> str:

@@ -31,7 +31,7 @@ def build_graph(
 
     `make_parts` builds the layers, in `dtype` by default.
     """
-    sizes, graph = sizes_of(config), GraphBuilder(name, dtype)
+    sizes, graph = sizes_of(config), GraphBuilder(name, dtype, store=store)
     for value in signature.inputs(name, sizes):
         graph.input(value.name, value.kind, value.shape(sizes))
     parts = (make_parts or Parts)(graph, config, weights)

@@ -38,7 +38,7 @@ def build_kernel_graph(
     location: str = "",
 ) -> onnx.ModelProto:
     """`kernel_encoder` or `kernel_step` of `signature.GRAPHS`."""
-    sizes, graph = sizes_of(config), GraphBuilder(name, cache_dtype="int8" if int8 else "")
+    sizes, graph = sizes_of(config), GraphBuilder(name, cache_dtype="int8" if int8 else "", store=store)
     for value in signature.inputs(name, sizes, int8):
         graph.input(value.name, value.kind, value.shape(sizes))
     build: Callable[[KernelGraph], dict[str, str]] = {"kernel_encoder": encoder, "kernel_step": step}[name]

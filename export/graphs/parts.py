@@ -239,7 +239,7 @@ class Parts:
     def matrix(self, name: str, part: str = "", start: int = 0, stop: int | None = None) -> Matrix:
         """The weights of a linear layer. With `part`: only outputs start to stop, stored under a name of their own."""
         suffix = f" {part}" if part else ""
-        weight = np.ascontiguousarray(self.weights[f"{name}.weight"][start:stop].T)
+        weight = self.weights[f"{name}.weight"][start:stop].T
         bias = self.weights[f"{name}.bias"][start:stop] if self.config.bias else None
         return Matrix(f"{name}.weight{suffix}", weight, f"{name}.bias{suffix}", bias)
 

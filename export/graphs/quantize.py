@@ -46,10 +46,10 @@ class Int8Parts(Parts):
 
     def operands(self, matrix: Matrix) -> list[str]:
         """Packed weight, and scale, sum and bias of each column."""
-        return [self.g.weight(name, array) for name, array in _stored(matrix).items()]
+        return [self.g.weight(name, array) for name, array in self._stored(matrix).items()]
 
     def product(self, x: str, matrix: Matrix) -> str:
-        stored = _stored(matrix)
+        stored = self._stored(matrix)
         packed, scale, _, bias = stored
         used = [packed, scale] if matrix.bias is None else [packed, scale, bias]
         return integer_product(self.g, x, matrix.shape, *(self.g.weight(name, stored[name]) for name in used))
@@ -63,15 +63,21 @@ class Int8Parts(Parts):
     def _output(self) -> Matrix:
         table = self.weights[self._tied("output.weight")]
         bias = self.weights["output.bias"] if self.config.output_bias else None
-        return Matrix("output.weight", np.ascontiguousarray(table.T), "output.bias", bias)
+        return Matrix("output.weight", table.T, "output.bias", bias)
+
+    def _stored(self, matrix: Matrix) -> dict[str, Array]:
+        return self.g.store.once(matrix.name, lambda: stored_product(matrix))
 
     def embedding_operands(self, name: str) -> list[str]:
         """int8 rows of the table and their scales; the output has its own copy, in its product's layout."""
         table = self._tied(f"{name}.tokens.weight")
-        levels, scale = quantize_columns(np.ascontiguousarray(self.weights[table].T))
-        rows = np.ascontiguousarray(levels.T)  # a row's bytes lie together
-        factors = (scale * np.float32(self.scale))[:, None]
-        return [self.g.weight(f"{table} int8 rows", rows), self.g.weight(f"{table} row scale", factors)]
+
+        def make() -> dict[str, Array]:
+            levels, scale = quantize_columns(self.weights[table].T)
+            factors = (scale * np.float32(self.scale))[:, None]
+            return {f"{table} int8 rows": levels.T, f"{table} row scale": factors}
+
+        return [self.g.weight(key, array) for key, array in self.g.store.once(f"{table} rows", make).items()]
 
     def _tokens(self, ids: str, name: str) -> str:
         return int8_tokens(self.g, ids, *self.embedding_operands(name))
@@ -83,7 +89,7 @@ def int8_tokens(g: GraphBuilder, ids: str, rows: str, scale: str) -> str:
     return g.op("Mul", picked, g.op("Gather", scale, ids, axis=0))
 
 
-def _stored(matrix: Matrix) -> dict[str, Array]:
+def stored_product(matrix: Matrix) -> dict[str, Array]:
     """The arrays of a product, by name: packed weight, and scale, sum and bias of each packed column."""
     levels, scale = quantize_columns(matrix.weight)
     if matrix.bias is None:

@@ -104,7 +104,7 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
 def load_engine(settings: Settings) -> EngineInterface:
     from attendant.service.engine.engine import Engine, EngineSettings
 
-    engine = Engine(read_bundle(find_bundle(settings.bundle)), EngineSettings.of(settings))
+    engine = Engine(read_bundle(find_bundle(settings.bundle), weights=False), EngineSettings.of(settings))
     engine.start()
     return engine
 

@@ -21,6 +21,7 @@ from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.certificate import check_certificate
 from attendant.service.engine.collect import Outcomes
 from attendant.service.engine.explain.explainer import Explainer, SubmittedExplanations
+from attendant.service.engine.integrity import checking_weights
 from attendant.service.engine.interface import CertificateResult, EngineDescription, Submission
 from attendant.service.engine.limits import alignment_of, check_task, languages_of, start_tokens
 from attendant.service.engine.observer import EngineObserver
@@ -56,9 +57,27 @@ class Engine:
         settings = settings or EngineSettings()
         self._memory = memory or MemoryAccount(settings.memory_limit)
         self.bundle, self._observer = bundle, observer or EngineObserver()
-        self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
+        self._lane_threads: list[threading.Thread] = []
+        self._explainer_threads: list[threading.Thread] = []  # two, once they are started
+        self._deadline_threads: list[threading.Thread] = []  # one, once it is started
         ids = bundle.special_ids
         self._special = SpecialIds(ids["pad"], ids["bos"], ids["eos"])
+        with checking_weights(bundle, settings):
+            self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
+            self._load(settings, thread_budget)
+            start, languages = start_tokens(bundle), languages_of(bundle)
+            certificate = self._certify()  # before start tokens are set: its answers include them
+        resources = self._resources
+        self._special = replace(self._special, start=start)
+        self.description = describe(
+            bundle, settings, resources, certificate, languages, max(len(start), languages.longest_target_prefix)
+        )
+        check_unchanged(bundle)  # every file is open
+        self._memory.set_aside(self, resources.memory_bytes(bundle))
+
+    def _load(self, settings: EngineSettings, thread_budget: ThreadBudget | None) -> None:
+        """The graphs, and what runs them."""
+        bundle = self.bundle
         self._resources = resources = allocate(bundle, settings, thread_budget)
         self._scheduler = Scheduler(
             resources.lanes, resources.max_rows, settings.max_queue_requests, settings.max_queue_tokens
@@ -74,17 +93,6 @@ class Engine:
             thread_budget,
             self._memory,
         )
-        self._lane_threads: list[threading.Thread] = []
-        self._explainer_threads: list[threading.Thread] = []  # two, once they are started
-        self._deadline_threads: list[threading.Thread] = []  # one, once it is started
-        start, languages = start_tokens(bundle), languages_of(bundle)
-        certificate = self._certify()  # before start tokens are set: its answers include them
-        self._special = replace(self._special, start=start)
-        self.description = describe(
-            bundle, settings, resources, certificate, languages, max(len(start), languages.longest_target_prefix)
-        )
-        check_unchanged(bundle)  # every file is open
-        self._memory.set_aside(self, resources.memory_bytes(bundle))
 
     def count_waiting(self) -> int:
         return self._scheduler.count_waiting()

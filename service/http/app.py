@@ -187,7 +187,7 @@ def _engine_loader(settings: Settings, metrics: Metrics, count: Callable[[], int
         nonlocal thread_budget
         from attendant.service.engine.engine import Engine, EngineSettings, ThreadBudget, total_threads
 
-        bundle = read_bundle(directory or bundle_directory(settings))
+        bundle = read_bundle(directory or bundle_directory(settings), weights=False)
         name = bundle.name if settings.models is None else bundle.directory.name
         metrics.model(name).loading(note_need(bundle, settings.precision, name, memory))
         if settings.models is None:

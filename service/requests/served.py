@@ -26,8 +26,8 @@ class ServedModel:
         self.description = engine.description
         self.name = name or self.description.model
         tokenizer = engine.target_tokenizer
-        self.tokens = [tokenizer.token(index) for index in range(tokenizer.size)]
-        self.token_texts = [tokenizer.text(index) for index in range(tokenizer.size)]
+        self.tokens = tokenizer.tokens()
+        self.token_texts = tokenizer.texts(self.tokens)
         self.readable = self.tokens == self.token_texts
         self.end = self.description.special_ids["eos"]
         self.max_target_length = self.description.max_target_length

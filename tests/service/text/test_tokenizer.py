@@ -153,3 +153,13 @@ def test_trimmed_keeps_a_span_of_spaces_only() -> None:
     assert trimmed("a  b", 1, 4) == (3, 4)
     assert trimmed("a  b", 1, 3) == (1, 3)
     assert trimmed("a  b", 2, 2) == (2, 2)
+
+
+@pytest.mark.parametrize("gap", [0, 5])
+def test_all_tokens_at_once_are_those_of_each_id(tmp_path: Path, gap: int) -> None:
+    words = ["<pad>", "<unk>", "<s>", "</s>", "\N{LOWER ONE EIGHTH BLOCK}a", "b"]
+    vocabulary = {word: index + gap * (index == len(words) - 1) for index, word in enumerate(words)}
+    tokenizer = made(Backend(models.WordLevel(vocabulary, unk_token="<unk>")), tmp_path / "words.json")
+    tokens = tokenizer.tokens()
+    assert tokens == [tokenizer.token(index) for index in range(tokenizer.size)]
+    assert tokenizer.texts(tokens) == [tokenizer.text(index) for index in range(tokenizer.size)]
