@@ -92,7 +92,7 @@ def test_an_offset_that_is_no_number_is_refused_by_name(good: Path, tmp_path: Pa
 def test_graphs_share_their_weights(good: Path) -> None:
     weights = (good / "fp32" / "weights.bin").stat().st_size
     parameters = sum(array.nbytes for array in arrays_of(make_model()).values())
-    assert weights <= 1.2 * parameters
+    assert weights <= 1.5 * parameters  # blocks of 32 columns may be padded
     for graph in GRAPHS:
         data = (good / "fp32" / f"{graph}.onnx").read_bytes()
         assert onnx_file.external_locations(data) == (set() if graph == "merge" else {"weights.bin"})
