@@ -56,6 +56,11 @@ def test_the_figures_of_the_readme_are_the_measured_ones() -> None:
     assert f"ready in a second, {values['resident memory']} MB" in README
 
 
+def test_the_small_model_without_vnni_is_as_measured() -> None:
+    ratios = [f"{row['ratio']:.1f}" for row in result("amd-avx2", "words")]
+    assert f"{', '.join(ratios[:-1])} and {ratios[-1]} times as fast" in " ".join(COMPARISON.split())
+
+
 def test_the_small_model_over_http_is_as_measured() -> None:
     one, some, many = (rate("amd-vnni", "words_http", f"{clients} clients") for clients in (1, 16, 64))
     wanted = f"it has {some:.2f} of its requests/s with 16 clients, {many:.2f} with 64, and {one:.1f} times"
