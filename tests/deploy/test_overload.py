@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overload, "CONNECTIONS", 10)
     monkeypatch.setattr(overload, "HOLD_SECONDS", 0.5)
-    monkeypatch.setattr(overload, "PATIENCE", 20.0)
+    monkeypatch.setattr(overload, "PATIENCE", 120.0)
 
 
 @pytest.mark.usefixtures("few")

@@ -69,7 +69,7 @@ def test_a_weight_changed_in_one_graph_only_is_named(
     variant: str, graph: str, copy: Path, trained: TrainedModel
 ) -> None:
     stack = "encoder" if graph.endswith("encoder") else "decoder"
-    weight = f"{stack}.1.feed_forward.narrow.weight" + (" scale" if variant == "int8" else "")
+    weight = f"{stack}.1.feed_forward.narrow.weight {'scale' if variant == 'int8' else 'packed'}"
 
     def perturb(values: Any) -> None:
         values.flat[2] *= 1.5

@@ -18,6 +18,7 @@ from onnx import numpy_helper
 
 import attendant
 from attendant.export.bundle import BundleError, read_bundle
+from attendant.export.graphs.packing import pack_f32
 from attendant.export.graphs.parts import Matrix
 from attendant.export.graphs.quantize import Int8Parts
 from attendant.export.make import convert
@@ -132,14 +133,19 @@ def problems_of(good: Path, paths: list[Path], samples: Samples) -> str:
 
 def test_one_perturbed_weight_is_named(good: Path, samples: Samples, tmp_path: Path) -> None:
     def perturb(arrays: dict[str, Any]) -> None:
-        if "decoder.1.feed_forward.widen.weight" in arrays:
-            arrays["decoder.1.feed_forward.widen.weight"][3, 5] += 0.5
+        if "decoder.1.feed_forward.widen.weight packed" in arrays:
+            arrays["decoder.1.feed_forward.widen.weight packed"][0, 3, 5] += 0.5
 
     problems = problems_of(good, tampered(good, tmp_path, perturb), samples)
-    assert "weight decoder.1.feed_forward.widen.weight is not the checkpoint's: worst at [3, 5]" in problems
+    assert "weight decoder.1.feed_forward.widen.weight packed is not the checkpoint's: worst at [0, 3, 5]" in problems
     assert "logprobs is off by more than" in problems
     assert "logprobs token by token is off" in problems
     assert "certificate: log-probabilities drift" in problems
+
+
+def unpack_f32(packed: Any, columns: int) -> Any:
+    """The inverse of `pack_f32`."""
+    return packed.transpose(1, 0, 2).reshape(packed.shape[1], -1)[:, :columns]
 
 
 def test_two_swapped_heads_are_named(good: Path, samples: Samples, tmp_path: Path) -> None:
@@ -150,11 +156,12 @@ def test_two_swapped_heads_are_named(good: Path, samples: Samples, tmp_path: Pat
 
     def swap(arrays: dict[str, Any]) -> None:
         name = "encoder.0.self_attention"
-        if f"{name}.project_in.weight" in arrays:
+        if f"{name}.project_in.weight packed" in arrays:
             columns = np.concatenate([order + part * d_model for part in range(3)])
-            arrays[f"{name}.project_in.weight"] = arrays[f"{name}.project_in.weight"][:, columns]
+            into, out = f"{name}.project_in.weight packed", f"{name}.project_out.weight packed"
+            arrays[into] = pack_f32(unpack_f32(arrays[into], 3 * d_model)[:, columns])
             arrays[f"{name}.project_in.bias"] = arrays[f"{name}.project_in.bias"][columns]
-            arrays[f"{name}.project_out.weight"] = arrays[f"{name}.project_out.weight"][order]
+            arrays[out] = pack_f32(unpack_f32(arrays[out], d_model)[order])
 
     problems = problems_of(good, tampered(good, tmp_path, swap), samples)
     assert "heads 0 and 1 of layer 0 are swapped" in problems
@@ -177,8 +184,8 @@ def test_a_length_frozen_inside_a_graph_is_found(good: Path, samples: Samples, t
     shutil.copytree(good, tmp_path / "copy")
     path = tmp_path / "copy" / "fp32" / "full.onnx"
     model = onnx.load(str(path), load_external_data=False)
-    reshapes = [node for node in model.graph.node if node.op_type == "Reshape"]
-    constant = next(t for t in model.graph.initializer if t.name == reshapes[0].input[1])
+    shapes = [node.input[1] for node in model.graph.node if node.op_type == "Reshape"]
+    constant = next(t for t in model.graph.initializer if t.name in shapes and t.dims == [4])  # (B, T, H, d)
     shape = numpy_helper.to_array(constant).copy()
     shape[1] = 5
     constant.CopyFrom(numpy_helper.from_array(shape, constant.name))
