@@ -69,7 +69,8 @@ def start(record: Record) -> str:
         for row in record["rows"]
     ]
     text = (
-        "From the start of the process `attendant serve` to its first ready answer, with every file's digest checked "
+        "From the start of the process `attendant serve` to its first ready answer, with the digest of "
+        "every file that is served checked "
         f"and the certificate replayed; the shortest of {record['rows'][0]['times']} starts, files in the system's "
         "cache.\n\n"
     )
