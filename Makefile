@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -50,9 +50,9 @@ serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded mo
 
 # Programs that some tests use.
 needs:
-	@for need in "nginx nginx-light" "promtool prometheus" "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
+	@for need in "nginx nginx-light" "promtool prometheus" "chromium chromium" "chromedriver chromium-driver" "firefox-esr firefox-esr"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
 
-test: lint needs .venv/envoy .venv/kserve ## every check that CI runs; nginx, the alerts and the page in Chromium are tested where they are installed (INSTALL=yes)
+test: lint needs .venv/envoy .venv/kserve ## every check that CI runs; nginx, the alerts and the page in Chromium and Firefox are tested where they are installed (INSTALL=yes)
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile
 
 # The service's tests that need no torch, onnx or clients of others.
@@ -73,7 +73,7 @@ docs-check: .venv/all ## commands, programs, API fields, settings and metrics in
 # mypy does not follow the finder of an editable install: it is given the package as one directory, of symbolic links.
 .venv/src: .venv/all pyproject.toml
 	@rm -rf $@ && mkdir -p $@/attendant
-	@for each in attendant/* model export kernels service; do ln -s ../../../$$each $@/attendant/; done
+	@for each in attendant/* model export hub kernels service; do ln -s ../../../$$each $@/attendant/; done
 
 ruff-check: .venv/all
 	$(BIN)/ruff check .
@@ -151,7 +151,9 @@ evaluate-bundle: $(DATA)/train.tsv ## error rates of the embedded bundle on the 
 	$(BIN)/attendant evaluate service/default_bundle --data $(DATA)/test.tsv --ignore '[0-9]' --precision int8 --json bench/results/bundle_int8.json
 
 export: .venv/all ## the default model's bundle, where `attendant serve` finds it
-	$(BIN)/attendant export model/default --out service/default_bundle --name g2p --force
+	$(BIN)/attendant export model/default --out service/default_bundle --name g2p --force \
+	  --description 'Writes down how an English word is pronounced: it reads letters and answers with sounds, one after the other.' \
+	  --example facade --example tear --example colonel --example onomatopoeia --example attendant --example gnocchi
 
 verify: .venv/all ## the embedded bundle against the default model
 	$(BIN)/attendant verify service/default_bundle --checkpoint model/default
@@ -245,6 +247,31 @@ bench-layers: .venv/all ## one layer of self-attention, recurrence and convoluti
 
 bench-soak: .venv/all ## a server under mixed requests for a minute: requests/s, latency, and that its memory stays flat
 	$(BIN)/python -m bench.http.soak
+
+conformance: .venv/all ## HTTP/1.1 by the RFCs' paragraphs, 950 cases over raw sockets, directly and behind nginx; a minute
+	deploy/need.sh nginx nginx-light || echo "Behind nginx nothing is tried."
+	$(BIN)/python -m bench.reliability.conformance.run
+
+FUZZ_INPUTS ?= 20000
+fuzz: .venv/all ## raw HTTP (100,000 mutations) and FUZZ_INPUTS of every file that is read; half an hour
+	$(BIN)/python -m bench.reliability.fuzz.raw_http
+	$(BIN)/python -m bench.reliability.fuzz.files --inputs $(FUZZ_INPUTS)
+
+chaos: .venv/all ## faults in a service under load, from clients that vanish to SIGKILL; three minutes
+	$(BIN)/python -m bench.reliability.chaos
+
+reliability-report: .venv/all ## docs/reliability.md from the results
+	$(BIN)/python -m bench.reliability.report
+
+.venv/security: .venv/all
+	@deploy/pip_install.sh .venv '.[security]' 'what looks for weaknesses'
+	@touch $@
+
+security: .venv/security ## bandit over the code, pip-audit over what the image installs, and its bill of materials
+	$(BIN)/bandit -q -ll -r attendant model export kernels service
+	$(BIN)/pip-audit --no-deps --disable-pip -r deploy/requirements.txt
+	mkdir -p dist
+	$(BIN)/cyclonedx-py requirements deploy/requirements.txt --of JSON -o dist/sbom.json
 
 bench-resident: .venv/all ## what the engine holds in memory, against its weights and over 10,000 requests
 	$(BIN)/python -m bench.profile.memory --out $(RESULTS)/memory.json

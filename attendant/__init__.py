@@ -21,12 +21,14 @@ if TYPE_CHECKING:
         DeadlineError,
         Hypothesis,
         InvalidFieldError,
+        MetTerm,
         Model,
         NextToken,
         NotReadyError,
         Output,
         Score,
         ScoredToken,
+        Segment,
         SettingsError,
         StartError,
         StreamedToken,
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "BundleError", "DeadlineError", "Hypothesis", "InvalidFieldError", "Model", "NextToken", "NotReadyError", "Output",
-    "Score", "ScoredToken", "SettingsError", "StartError", "StreamedToken", "TokenProbability", "TokenStream",
-    "__version__", "main",
+    "BundleError", "DeadlineError", "Hypothesis", "InvalidFieldError", "MetTerm", "Model", "NextToken", "NotReadyError",
+    "Output", "Score", "ScoredToken", "Segment", "SettingsError", "StartError", "StreamedToken", "TokenProbability",
+    "TokenStream", "__version__", "main",
 ]  # fmt: skip
 
 # In a checkout `model`, `export` and `service` lie beside this folder; installed, they lie in it.

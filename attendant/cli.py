@@ -23,6 +23,7 @@ COMMANDS = {
     "plot": ("attendant.model.cli", "draw curves, positions and attention as PNG"),
     "release": ("attendant.model.cli", "the best weights of a run, small enough to hand on"),
     "import": ("attendant.model.importers.cli", "turn a model that was trained elsewhere into a run"),
+    "models": ("attendant.hub.cli", "the models of Hugging Face that are in the cache: list, pull, remove"),
     "export": ("attendant.export.cli", "turn a trained model into a bundle of ONNX graphs, verified against PyTorch"),
     "verify": ("attendant.export.cli", "check that a bundle is whole, and that it is its model"),
     "serve": ("attendant.service.commands.serve", "serve a bundle over HTTP"),
@@ -85,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if "ATTENDANT_TRACEBACK" in os.environ:
             raise
-        print(f"attendant {command}: {_sentence(error)}", file=sys.stderr)
+        if not getattr(error, "is_told", False):
+            print(f"attendant {command}: {_sentence(error)}", file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
     return 0
 

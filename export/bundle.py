@@ -27,6 +27,7 @@ from typing import Any
 from attendant.common.regular import open_regular
 from attendant.export import onnx_file
 from attendant.export.manifest import MANIFEST, BundleError, format_of, read_manifest
+from attendant.export.onnx_edit import OnnxGraph
 from attendant.export.signature import LEAST_WIDTH, Sizes, Value, inputs, outputs, padded_width
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "MANIFEST",
     "Bundle",
     "BundleError",
+    "OnnxGraph",
     "Sizes",
     "Value",
     "Variant",
@@ -46,6 +48,7 @@ __all__ = [
     "padded_width",
     "read_bundle",
     "read_manifest",
+    "stored_in",
     "stored_weights",
     "write_bundle",
 ]
@@ -77,6 +80,7 @@ class Bundle:
     alignment: dict[str, Any] = field(default_factory=dict)  # the cross-attention that aligns source and target best
     files: dict[str, str] = field(default_factory=dict)  # every file's digest, by its path in the directory
     examples: tuple[str, ...] | None = None  # sources to try; None: those of the certificate
+    description: str | None = None  # a sentence on what the model does
     weights_checked: bool = True  # else the digests of weights are for `check_weights`
 
 
@@ -103,7 +107,7 @@ def read_bundle(directory: Path, weights: bool = True) -> Bundle:
     return Bundle(
         directory=directory,
         name=manifest["name"],
-        sizes=Sizes(**manifest["sizes"]),
+        sizes=Sizes(**manifest["sizes"], head_size=manifest.get("head_size", 0)),
         special_ids=manifest["special_ids"],
         limits=manifest["limits"],
         tokenizers={side: directory / path for side, path in manifest["tokenizers"].items()},
@@ -115,6 +119,7 @@ def read_bundle(directory: Path, weights: bool = True) -> Bundle:
         alignment=manifest.get("alignment", {}),
         files=manifest["files"],
         examples=tuple(manifest["examples"]) if "examples" in manifest else None,
+        description=manifest.get("description"),
         weights_checked=weights,
     )
 
@@ -224,6 +229,11 @@ def stored_weights(graph: Path) -> dict[str, onnx_file.Stored]:
         return onnx_file.stored_weights(graph.read_bytes())
     except onnx_file.NotOnnxError as error:
         raise BundleError(f"{graph} is not an ONNX model: {error}.") from None
+
+
+def stored_in(graph: bytes) -> dict[str, onnx_file.Stored]:
+    """Where the weights lie of a graph that was read already."""
+    return onnx_file.stored_weights(graph)
 
 
 def external_files(graph: Path) -> set[str]:

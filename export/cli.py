@@ -7,10 +7,12 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 
-from attendant.export.bundle import BundleError, read_bundle
+from attendant.export.bundle import Bundle, BundleError, read_bundle
+from attendant.export.verify.extent import extent_of
 from attendant.model.files import check_writable
 from attendant.model.threads import add_flag, asked_for
 
+LONGEST_DESCRIPTION = 300
 SHOWN = 3  # problems of a variant that was left out
 
 
@@ -40,7 +42,24 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
         default=[],
         help="int8: refuse to write the bundle where int8 is off (default: it is left out, with a warning)",
     )
+    parser.add_argument("--description", metavar="TEXT", help="a sentence on what the model does, which the page shows")
+    parser.add_argument(
+        "--example",
+        action="append",
+        metavar="TEXT",
+        help="a source to try on the page, which shows the first at once; may be repeated (default: of the samples)",
+    )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=40.0,
+        metavar="N",
+        help=(
+            "how long to search certified answers again, to choose the alignment and to compare answers; what does not "
+            "fit is told (default: 40)"
+        ),
+    )
     add_flag(parser)
     options = parser.parse_args(arguments)
     check_writable(options.out, beside=True)
@@ -54,6 +73,10 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
     for precision in options.require:
         if precision not in variants:
             parser.error(f"--require {precision} needs --precision {precision} too.")
+    if options.description is not None and not 0 < len(options.description) <= LONGEST_DESCRIPTION:
+        parser.error(f"--description takes 1 to {LONGEST_DESCRIPTION} characters, not {len(options.description)}.")
+    given = {"description": options.description, "examples": options.example}
+    about = {name: value for name, value in given.items() if value is not None}
     name = options.name or options.run.resolve().name
     if not options.samples and options.run.is_dir() and not has_samples(options.run):
         print(
@@ -61,13 +84,34 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
             "answers; give --samples TSV to prove and measure it on real texts."
         )
     bundle = convert(
-        options.run, options.out, name, variants, options.force, options.samples, threads, options.require, _warn
+        options.run,
+        options.out,
+        name,
+        variants,
+        options.force,
+        options.samples,
+        threads,
+        options.require,
+        _warn,
+        options.seconds,
+        shows=True,
+        about=about,
     )
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     print(
         f"{options.out}: {', '.join(bundle.variants)}, {size / 1e6:.1f} MB, verified against torch; "
         f"{time.monotonic() - started:.0f} s"
     )
+    for line in not_looked_at(bundle):
+        print(line)
+
+
+def not_looked_at(bundle: Bundle) -> list[str]:
+    """What the proof of a bundle did not look at, for want of time or memory; one line each."""
+    looked_at = bundle.certificate.get("looked_at", {})
+    lines = [f"{done:,} of {whole:,} {what}; --seconds allows for more" for what, (done, whole) in looked_at.items()]
+    beyond = extent_of(bundle.sizes).left_out(bundle.sizes.max_length)
+    return [f"  looked at: {line}" for line in lines] + [f"  not looked at: {line}" for line in beyond]
 
 
 def _warn(problems: list[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from attendant.common.regular import read_regular
 from attendant.export.signature import GRAPHS, REQUIRED, Sizes
 
-OLDEST, FORMAT = 4, 4  # formats that this version reads
+OLDEST, FORMAT = 4, 5  # formats that this version reads
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64 * 2**20  # bytes
 
@@ -22,7 +22,8 @@ class BundleError(Exception):
 MANIFEST_FIELDS: dict[str, Any] = {
     "format": int,
     "name": str,
-    "sizes": dict.fromkeys(Sizes.__dataclass_fields__, int),
+    "sizes": dict.fromkeys((name for name in Sizes.__dataclass_fields__ if name != "head_size"), int),
+    "head_size": int,
     "special_ids": dict.fromkeys(("pad", "unk", "bos", "eos"), int),
     "limits": dict.fromkeys(("max_source_length", "max_target_length"), int),
     "tokenizers": {"source": str, "target": str},
@@ -41,11 +42,13 @@ MANIFEST_FIELDS: dict[str, Any] = {
     "languages": dict,
     "alignment": {"layer": int, "heads": (list, int), "method": str, "agreement": float},
     "examples": (list, str),
+    "description": str,
 }
-OPTIONAL = ("measured", "generation", "languages", "alignment", "examples")  # fields that a manifest may lack
+# Fields that a manifest may lack.
+OPTIONAL = ("measured", "generation", "languages", "alignment", "examples", "head_size", "description")
 # Fields that came later than OLDEST, by the format that they came with. A new one raises FORMAT: readers of before then
 # say "update", where they would not know the field.
-SINCE: dict[str, int] = {}
+SINCE: dict[str, int] = {"head_size": 5, "description": 5}
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

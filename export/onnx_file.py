@@ -35,7 +35,7 @@ class NotOnnxError(Exception):
 def external_locations(data: bytes) -> set[str]:
     """The files that an ONNX model's tensors refer to."""
     view = memoryview(data)
-    numbers = {number for number, _ in _fields(view)}
+    numbers = {number for number, _ in read_fields(view)}
     if not {MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSETS} <= numbers:
         raise NotOnnxError("it lacks a version, a graph or an operator set")
     found: set[str] = set()
@@ -56,9 +56,9 @@ class Stored:
 def stored_weights(data: bytes) -> dict[str, Stored]:
     """The weights of an ONNX model that are kept outside of it, by name."""
     found: dict[str, Stored] = {}
-    for number, graph in _fields(memoryview(data)):
+    for number, graph in read_fields(memoryview(data)):
         if number == MODEL_GRAPH and isinstance(graph, memoryview):
-            for field, tensor in _fields(graph):
+            for field, tensor in read_fields(graph):
                 if field == GRAPH_INITIALIZER and isinstance(tensor, memoryview):
                     found |= _stored(tensor)
     return found
@@ -66,7 +66,7 @@ def stored_weights(data: bytes) -> dict[str, Stored]:
 
 def _stored(tensor: memoryview) -> dict[str, Stored]:
     name, kind, shape, entries = "", 0, [], {}
-    for number, value in _fields(tensor):
+    for number, value in read_fields(tensor):
         if number == TENSOR_DIMS and isinstance(value, int):
             shape.append(value)
         elif number == TENSOR_TYPE and isinstance(value, int):
@@ -74,7 +74,7 @@ def _stored(tensor: memoryview) -> dict[str, Stored]:
         elif number == TENSOR_NAME and isinstance(value, memoryview):
             name = _text(value)
         elif number == TENSOR_EXTERNAL and isinstance(value, memoryview):
-            entry = {part: _text(text) for part, text in _fields(value) if isinstance(text, memoryview)}
+            entry = {part: _text(text) for part, text in read_fields(value) if isinstance(text, memoryview)}
             entries[entry.get(ENTRY_KEY, "")] = entry.get(ENTRY_VALUE, "")
     if "location" not in entries or kind not in TYPES:
         return {}
@@ -92,11 +92,11 @@ def _collect(message: memoryview, kind: str, found: set[str], depth: int) -> Non
     if depth > DEEPEST:
         raise NotOnnxError("its graphs are nested too deeply")
     if kind == "entry":
-        entry = {number: bytes(value) for number, value in _fields(message) if isinstance(value, memoryview)}
+        entry = {number: bytes(value) for number, value in read_fields(message) if isinstance(value, memoryview)}
         if entry.get(ENTRY_KEY) == b"location":
             found.add(_text(entry.get(ENTRY_VALUE, b"")))
         return
-    for number, value in _fields(message):
+    for number, value in read_fields(message):
         inner = INSIDE[kind].get(number)
         if inner is not None:
             if not isinstance(value, memoryview):
@@ -104,7 +104,7 @@ def _collect(message: memoryview, kind: str, found: set[str], depth: int) -> Non
             _collect(value, inner, found, depth + 1)
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

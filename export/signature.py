@@ -29,10 +29,11 @@ class Sizes:
     encoder_layers: int
     decoder_layers: int
     max_length: int
+    head_size: int = 0  # features of a head; 0: d_model / heads
 
     @property
     def head(self) -> int:
-        return self.d_model // self.heads
+        return self.head_size or self.d_model // self.heads
 
 
 @dataclass(frozen=True)

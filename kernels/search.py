@@ -1,4 +1,8 @@
-"""The compiled search (search.h), as functions of ctypes, which run without Python's lock."""
+"""The compiled search (search.h), as functions of ctypes.
+
+Most take a microsecond or two and keep Python's lock: to get it back from another lane would take longer. Those that
+move the rows of beams run without it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,16 @@ FUNCTIONS = {  # name: result, arguments
     "attendant_batch_free": (None, [POINTER]),
     "attendant_batch_clear": (None, [POINTER]),
     "attendant_batch_planes": (INT32, [POINTER, POINTER, INT32]),
-    "attendant_batch_add": (INT32, [POINTER, INT32]),
+    "attendant_batch_admit": (INT32, [POINTER, POINTER, POINTER, INT32, POINTER, INT32]),
     "attendant_batch_adopt": (INT32, [POINTER, INT32, *[POINTER] * 3, INT32, ctypes.c_double, INT64]),
     "attendant_batch_advance": (INT32, [POINTER, POINTER, POINTER, INT32, *[POINTER] * 3]),
+    "attendant_batch_finish": (INT64, [POINTER, INT32, *[POINTER] * 3, INT64, POINTER]),
     "attendant_batch_commit": (INT32, [POINTER, INT32, *[POINTER] * 3]),
     "attendant_batch_rows": (INT32, [POINTER, INT32, POINTER]),
     "attendant_batch_state": (INT64, [POINTER, INT32, POINTER, POINTER, INT64]),
     "attendant_batch_hand_back": (INT32, [POINTER, INT32]),
 }
+MOVING = {"attendant_batch_advance", "attendant_batch_commit"}
 UNKNOWN_JOB, NO_ROOM, OUT_OF_RANGE, OUT_OF_MEMORY = -1, -2, -3, -4
 ERRORS = {
     UNKNOWN_JOB: "unknown job",
@@ -43,10 +49,11 @@ def check(result: int) -> int:
 
 
 @cache
-def load_search() -> ctypes.CDLL:
+def load_search() -> ctypes.PyDLL:
     """The library that `kernels.library()` names; it must be there."""
-    loaded = ctypes.CDLL(str(library()))
+    loaded, unlocked = ctypes.PyDLL(str(library())), ctypes.CDLL(str(library()))
     for name, (result, arguments) in FUNCTIONS.items():
-        function = getattr(loaded, name)
+        function = getattr(unlocked if name in MOVING else loaded, name)
         function.restype, function.argtypes = result, arguments
+        setattr(loaded, name, function)
     return loaded

@@ -1,6 +1,6 @@
 """Attention, smallest part first: masked softmax, three scores, many heads.
 
-B batch   H heads   T queries   S keys   D d_model   d = D / H features of a head
+B batch   H heads   T queries   S keys   D d_model   d features of a head (D / H, unless head_size is given)
 A mask is true at the keys that a query attends to, and broadcasts to (B, H, T, S).
 """
 
@@ -53,6 +53,50 @@ def gaussian_score(q: Tensor, k: Tensor) -> Tensor:
     return (q @ k.transpose(-1, -2) - squares / 2) / math.sqrt(q.shape[-1])
 
 
+def biased_mask(mask: Tensor | None, bias: Tensor | None, q: Tensor) -> Tensor | None:
+    """What torch's fused kernel adds to the scores: the bias, and minus infinity at masked keys."""
+    if bias is None:
+        return mask
+    bias = bias.to(q.dtype).unsqueeze(0)
+    return bias if mask is None else bias.masked_fill(~mask, -math.inf)
+
+
+def relative_buckets(distance: Tensor, buckets: int, largest: int, both_sides: bool) -> Tensor:
+    """T5's bucket of each distance (key's position - query's), whole numbers below `buckets`.
+
+    The first half of the buckets is of single distances, the rest of ranges that grow up to `largest`, beyond which all
+    are the last bucket's. With `both_sides`, later keys have one half of the buckets and earlier ones the other; else
+    later keys are counted as the query's own position.
+    """
+    if both_sides:
+        buckets //= 2
+    away = distance.abs() if both_sides else (-distance).clamp(min=0)
+    single = buckets // 2
+    growth = torch.log(away.float() / single) / math.log(largest / single)
+    ranges = (single + (growth * (buckets - single)).clamp(min=0).long()).clamp(max=buckets - 1)
+    bucket = torch.where(away < single, away, ranges)
+    return bucket + buckets * (distance > 0) if both_sides else bucket
+
+
+class RelativeBias(nn.Module):
+    """T5's relative positions: a number for each head and distance, added to the scores of all layers of a stack."""
+
+    def __init__(self, config: ModelConfig, both_sides: bool) -> None:
+        super().__init__()
+        self.both_sides, self.largest = both_sides, config.relative_distance
+        self.table = nn.Parameter(torch.empty(config.relative_buckets, config.heads))
+
+    def of_distances(self, distance: Tensor) -> Tensor:
+        """distance (...), key's position - query's -> (H, ...)"""
+        bucket = relative_buckets(distance, len(self.table), self.largest, self.both_sides)
+        return self.table[bucket].movedim(-1, 0)
+
+    def forward(self, queries: int, past: int = 0) -> Tensor:
+        """The bias of queries at positions past, past + 1, ... for the keys up to the last of them: (H, T, S)"""
+        position = torch.arange(past + queries, device=self.table.device)
+        return self.of_distances(position - position[past:, None])
+
+
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(..., T, H d) -> (..., H, T, d)"""
     return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)
@@ -73,11 +117,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.score = config.score
-        self.project_in = nn.Linear(config.d_model, 3 * config.d_model, bias=config.bias)
-        self.project_out = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        self.inner = config.inner  # H d
+        self.project_in = nn.Linear(config.d_model, 3 * self.inner, bias=config.bias)
+        self.project_out = nn.Linear(self.inner, config.d_model, bias=config.bias)
         self.dropout = Dropout(config.attention_dropout)
         if config.score == "additive":
-            self.additive = nn.Parameter(torch.empty(config.heads, config.d_model // config.heads))
+            self.additive = nn.Parameter(torch.empty(config.heads, config.head))
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) -> three of (B, H, T, d)"""
@@ -86,12 +131,12 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, d)"""
-        weight, bias = self._rows(0, x.shape[-1])
+        weight, bias = self._rows(0, self.inner)
         return split_heads(F.linear(x, weight, bias), self.heads)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, D) -> two of (B, H, S, d)"""
-        weight, bias = self._rows(memory.shape[-1], 3 * memory.shape[-1])
+        weight, bias = self._rows(self.inner, 3 * self.inner)
         k, v = F.linear(memory, weight, bias).chunk(2, dim=-1)
         return split_heads(k, self.heads), split_heads(v, self.heads)
 
@@ -102,14 +147,24 @@ class MultiHeadAttention(nn.Module):
         return dot_score(q, k) if self.score == "dot" else gaussian_score(q, k)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: list[Tensor] | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        weights: list[Tensor] | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """q (B, H, T, d), k and v (B, H, S, d) -> (B, T, D); appends attention weights (B, H, T, S) to `weights`."""
+        """q (B, H, T, d), k and v (B, H, S, d) -> (B, T, D); appends attention weights (B, H, T, S) to `weights`.
+
+        `bias` (H, T, S) is added to the scores.
+        """
         if self.score == "dot" and weights is None and k.shape[-2] >= FUSED_FROM_KEYS:
             p = self.dropout.p if self.training else 0.0
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=biased_mask(mask, bias, q), dropout_p=p)
         else:
-            attention = masked_softmax(self.scores(q, k), mask)
+            scores = self.scores(q, k) if bias is None else self.scores(q, k) + bias
+            attention = masked_softmax(scores, mask)
             attended = self.dropout(attention) @ v  # (B, H, T, d)
             if weights is not None:
                 weights.append(attention)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from attendant.model import config as options
 from attendant.model.config import ModelConfig
@@ -55,8 +55,7 @@ def load_trained(run: Path) -> TrainedModel:
     """The released weights of a run, else its best, else its last; in eval mode."""
     kept = read_config(run)
     config = options.model_from_json(kept["model"], run / CONFIG)
-    model = Transformer(config)
-    load_weights(model, find_weights(run))
+    model = model_of_file(config, find_weights(run))
     return TrainedModel(
         config,
         model.eval(),
@@ -64,6 +63,10 @@ def load_trained(run: Path) -> TrainedModel:
         load_tokenizer(run / TARGET_TOKENIZER),
         kept.get("generation", {}).get("target_prefix", []),
     )
+
+
+def read_model_config(run: Path) -> ModelConfig:
+    return options.model_from_json(read_config(run)["model"], run / CONFIG)
 
 
 def release(run: Path, out: Path, step: int | None = None) -> None:
@@ -106,14 +109,30 @@ def read_config(run: Path) -> dict[str, Any]:
 
 def load_weights(model: Transformer, path: Path) -> None:
     """Fill a model from a file; half precision on disk becomes the model's own precision."""
+    set_weights(model, _read_weights(model, path))
+
+
+def model_of_file(config: ModelConfig, path: Path) -> Transformer:
+    """A model whose weights are the file's own pages: nothing is drawn at random first, and f32 is held once."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    tensors = _read_weights(model, path)
+    filled = {id(weight): nn.Parameter(tensors[name].float()) for name, weight in model.named_parameters()}
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, filled[id(weight)])
+    return model
+
+
+def _read_weights(model: Transformer, path: Path) -> dict[str, Tensor]:
     try:
-        tensors = load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read as safetensors: {error}.") from None
     wanted = weights_of(model)
     if set(wanted) != set(tensors) or any(wanted[n].shape != tensors[n].shape for n in wanted):
         raise UserError(f"{path} does not hold the weights that the run's {CONFIG} describes.")
-    set_weights(model, tensors)
+    return tensors
 
 
 def weights_of(model: Transformer) -> dict[str, Tensor]:

@@ -18,10 +18,11 @@ from attendant.model.errors import ConfigError
 
 CHOICES = {
     "score": ("dot", "additive", "gaussian"),
-    "positions": ("sinusoidal", "learned"),
+    "positions": ("sinusoidal", "learned", "relative"),
     "norm": ("post", "pre"),
-    "activation": ("relu", "gelu", "silu"),
-    "tie": ("auto", "three", "two", "none"),
+    "norm_kind": ("layer", "rms"),
+    "activation": ("relu", "gelu", "silu", "gated_gelu", "gated_silu"),
+    "tie": ("auto", "three", "embeddings", "two", "none"),
     "optimizer": ("adam", "sgd", "momentum", "adagrad", "rmsprop", "muon"),
     "schedule": ("paper", "cosine", "trapezoid"),
     "select": ("loss", "error"),
@@ -31,6 +32,7 @@ CHOICES = {
 RATES = {"paper": 1.0, "cosine": 1e-3, "trapezoid": 1e-3}  # default learning_rate of each schedule
 SIZED_BY_RATE = ("adam", "rmsprop", "muon")  # optimizers whose updates move a weight by about the learning rate
 HIGHEST_PEAK = 0.1  # highest peak rate of those optimizers: above it, the first updates ruin the weights
+MOST_DISTANCE = 2**14  # of relative_distance
 PAPER_FACTORS = (0.01, 100.0)  # learning_rate is a factor with schedule=paper; outside, a peak rate was meant
 
 
@@ -41,14 +43,18 @@ class ModelConfig:
     shared_vocab: bool = False  # one tokenizer for both sides
     d_model: int = 512  # features per position
     d_ff: int = 2048  # features inside the feed-forward
-    heads: int = 8  # attention heads; divides d_model
+    heads: int = 8  # attention heads; divides d_model, unless head_size is given
+    head_size: int = 0  # features of a head; 0: d_model / heads
     encoder_layers: int = 6
     decoder_layers: int = 6
     score: str = "dot"  # dot: q.k / sqrt(d_k); additive: v.tanh(q + k); gaussian: -|q - k|^2 / 2 / sqrt(d_k)
-    positions: str = "sinusoidal"  # sinusoidal: fixed; learned: a table of max_length rows
+    positions: str = "sinusoidal"  # sinusoidal: fixed; learned: max_length rows; relative: T5's, a bias on the scores
+    relative_buckets: int = 32  # positions=relative: distances that have a bias of their own
+    relative_distance: int = 128  # positions=relative: tokens apart from which on all share one bias
     norm: str = "post"  # post: LayerNorm(x + f(x)), the paper's; pre: x + f(LayerNorm(x))
-    activation: str = "relu"
-    tie: str = "auto"  # three: both embeddings and the output; two: target embedding and output; none
+    norm_kind: str = "layer"  # layer: LayerNorm; rms: RMSNorm, without mean and bias
+    activation: str = "relu"  # gated_gelu, gated_silu: gelu(x W) * (x U) in the feed-forward, gelu in its tanh form
+    tie: str = "auto"  # three: both embeddings and the output; embeddings: both; two: target embedding and output; none
     bias: bool = True  # biases in projections, feed-forward and LayerNorm
     output_bias: bool = False  # a bias in the output projection, one number per target token
     scale_embeddings: bool = True  # token embeddings times sqrt(d_model)
@@ -68,18 +74,54 @@ class ModelConfig:
         for name in ("dropout", "attention_dropout", "ff_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 found.append(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        if self.heads > 0 and self.d_model % self.heads:
+        found += self._problems_of_positions()
+        if self.head_size < 0:
+            found.append(f"head_size must be at least 0, not {self.head_size}")
+        if self.heads > 0 and not self.head_size and self.d_model % self.heads:
             found.append(f"heads must divide d_model, but {self.heads} does not divide {self.d_model}")
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            found.append(f"sinusoidal positions need an even d_model, not {self.d_model}")
         if self.max_length < 2:
             found.append(f"max_length must be at least 2, not {self.max_length}")
-        if self.tie == "three" and not self.shared_vocab:
-            found.append("tie=three needs one tokenizer for both sides (--tokenizer); take tie=two or tie=none")
+        if self.tie in ("three", "embeddings") and not self.shared_vocab:
+            found.append(f"tie={self.tie} needs one tokenizer for both sides (--tokenizer); take tie=two or tie=none")
+        return found
+
+    def _problems_of_positions(self) -> list[str]:
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            return [f"sinusoidal positions need an even d_model, not {self.d_model}"]
+        if self.positions != "relative":
+            return []
+        found, buckets = [], self.relative_buckets
+        if buckets < 4 or buckets % 2:
+            found.append(f"relative_buckets must be an even number from 4, not {buckets}")
+        if not buckets // 2 < self.relative_distance <= MOST_DISTANCE:
+            found.append(
+                f"relative_distance must be from {buckets // 2 + 1} (more than half the buckets) to {MOST_DISTANCE:,}, "
+                f"not {self.relative_distance}"
+            )
         return found
 
     def validate(self) -> ModelConfig:
         return _raise_if_any(self)
+
+    @property
+    def head(self) -> int:
+        """Features of a head."""
+        return self.head_size or self.d_model // self.heads
+
+    @property
+    def inner(self) -> int:
+        """Features of all heads together: d_model, unless head_size is given."""
+        return self.heads * self.head
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward has a gate."""
+        return self.activation.startswith("gated_")
+
+    @property
+    def widened(self) -> int:
+        """What the feed-forward's first matrix computes: d_ff features, and with a gate as many again."""
+        return 2 * self.d_ff if self.gated else self.d_ff
 
     @property
     def tied(self) -> str:
@@ -192,7 +234,9 @@ def build(preset: str, overrides: dict[str, Any]) -> tuple[ModelConfig, TrainCon
     model_names = {field.name for field in dataclasses.fields(ModelConfig)}
     model = ModelConfig(**{k: v for k, v in values.items() if k in model_names})
     train = TrainConfig(**{k: v for k, v in values.items() if k not in model_names})
-    found = [p for p in model.problems() if not p.startswith(("source_vocab", "target_vocab", "tie=three"))]
+    found = [
+        p for p in model.problems() if not p.startswith(("source_vocab", "target_vocab", "tie=three", "tie=embeddings"))
+    ]
     _raise_all(found + train.problems())
     return model, train
 

@@ -1,6 +1,6 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al., 2017), smallest part first.
 
-B batch   S source tokens   T target tokens   D d_model   H heads   d = D / H   V target vocabulary
+B batch   S source tokens   T target tokens   D d_model   H heads   d features of a head   V target vocabulary
 Source and target ids are right-padded with PAD; a target begins with BOS.
 """
 
@@ -9,70 +9,97 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.model.attention import MultiHeadAttention
+from attendant.model.attention import MultiHeadAttention, RelativeBias
 from attendant.model.config import ModelConfig
 from attendant.model.dropout import Dropout
 from attendant.model.text.tokenizer import EOS, PAD
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "gated_gelu": partial(F.gelu, approximate="tanh"),
+    "gated_silu": F.silu,
+}
+RMS_EPSILON = 1e-6  # T5's
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """LayerNorm, or with norm_kind=rms x / sqrt(mean(x^2) + epsilon) times a weight."""
+    if config.norm_kind == "rms":
+        return nn.RMSNorm(config.d_model, eps=RMS_EPSILON)
+    return nn.LayerNorm(config.d_model, bias=config.bias)
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] = cos of the same.  -> (length, D)"""
-    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)
-    wavelength = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    """PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] = cos of the same.  -> (length, D), on the CPU"""
+    position = torch.arange(length, dtype=torch.float64, device="cpu").unsqueeze(1)  # also of a model built on "meta"
+    wavelength = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model)
     angle = position / wavelength  # (length, D / 2)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
 
 
 class Embedding(nn.Module):
-    """Token embeddings times sqrt(D), plus positions; with embedding_norm, the LayerNorm of that."""
+    """Token embeddings times sqrt(D), plus positions unless relative; with embedding_norm, the norm of that."""
 
     def __init__(self, config: ModelConfig, vocabulary: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
-        self.norm = nn.LayerNorm(config.d_model, bias=config.bias) if config.embedding_norm else nn.Identity()
+        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
         if config.positions == "learned":
             self.positions = nn.Parameter(torch.empty(config.max_length, config.d_model))
         else:
-            self.register_buffer("positions", sinusoids(config.max_length, config.d_model), persistent=False)
+            table = sinusoids(config.max_length, config.d_model) if config.positions == "sinusoidal" else None
+            self.register_buffer("positions", table, persistent=False)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids (B, T) at positions start, start + 1, ... -> (B, T, D)"""
         x = self.tokens(ids) * self.scale
-        embedded: Tensor = self.dropout(self.norm(x + self.positions[start : start + ids.shape[1]]))
+        if self.positions is not None:
+            x = x + self.positions[start : start + ids.shape[1]]
+        embedded: Tensor = self.dropout(self.norm(x))
         return embedded
 
 
 class FeedForward(nn.Module):
-    """activation(x W1 + b1) W2 + b2 at each position."""
+    """activation(x W1 + b1) W2 + b2 at each position; gated, (activation(x W1 + b1) * (x U + c)) W2 + b2.
+
+    W1 and U are stacked in one matrix.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.widen = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.gated = config.gated
+        self.widen = nn.Linear(config.d_model, config.widened, bias=config.bias)
         self.narrow = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = Dropout(config.ff_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.narrow(self.dropout(self.activation(self.widen(x))))
+        if self.gated:
+            wide, gate = self.widen(x).chunk(2, dim=-1)
+            wide = self.activation(wide) * gate
+        else:
+            wide = self.activation(self.widen(x))
+        y: Tensor = self.narrow(self.dropout(wide))
         return y
 
 
 class Residual(nn.Module):
-    """Wraps a sub-layer f: LayerNorm(x + Dropout(f(x))), or with norm=pre, x + Dropout(f(LayerNorm(x)))."""
+    """Wraps a sub-layer f: norm(x + Dropout(f(x))), or with norm=pre, x + Dropout(f(norm(x)))."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, bias=config.bias)
+        self.norm = make_norm(config)
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
@@ -95,12 +122,14 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_residual = Residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, weights: list[Tensor] | None = None) -> Tensor:
-        """x (B, S, D) -> (B, S, D); appends the layer's attention weights to `weights`."""
+    def forward(
+        self, x: Tensor, mask: Tensor | None, weights: list[Tensor] | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """x (B, S, D) -> (B, S, D); appends the layer's attention weights to `weights`. bias (H, S, S) of scores."""
 
         def attend(x: Tensor) -> Tensor:
             q, k, v = self.self_attention.queries_keys_values(x)
-            return self.self_attention.attend(q, k, v, mask, weights)
+            return self.self_attention.attend(q, k, v, mask, weights, bias)
 
         x = self.self_residual(x, attend)
         y: Tensor = self.feed_residual(x, self.feed_forward)
@@ -148,13 +177,17 @@ class DecoderLayer(nn.Module):
         source_mask: Tensor | None,
         self_weights: list[Tensor] | None = None,
         cross_weights: list[Tensor] | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """x (B, T, D) -> (B, T, D); the cache grows by T positions, the lists by the layer's attention weights."""
+        """x (B, T, D) -> (B, T, D); the cache grows by T positions, the lists by the layer's attention weights.
+
+        bias (H, T, past + T) of the scores of self-attention; attention to the encoder has none.
+        """
 
         def attend_target(x: Tensor) -> Tensor:
             q, k, v = self.self_attention.queries_keys_values(x)
             k, v = cache.extend(k, v)
-            return self.self_attention.attend(q, k, v, mask, self_weights)
+            return self.self_attention.attend(q, k, v, mask, self_weights, bias)
 
         def attend_source(x: Tensor) -> Tensor:
             q = self.cross_attention.queries(x)
@@ -195,16 +228,19 @@ class Transformer(nn.Module):
         self.config = config.validate()
         self.source_embedding = Embedding(config, config.source_vocab)
         self.target_embedding = Embedding(config, config.target_vocab)
+        relative = config.positions == "relative"
+        self.encoder_bias = RelativeBias(config, both_sides=True) if relative else None
+        self.decoder_bias = RelativeBias(config, both_sides=False) if relative else None
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         # Pre-norm leaves the last residual sum unnormalised, so each stack ends with a norm of its own.
         final = config.norm == "pre" or config.final_norm
-        self.encoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if final else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(config.d_model, bias=config.bias) if final else nn.Identity()
+        self.encoder_norm = make_norm(config) if final else nn.Identity()
+        self.decoder_norm = make_norm(config) if final else nn.Identity()
         self.output = nn.Linear(config.d_model, config.target_vocab, bias=config.output_bias)
         if config.tied in ("two", "three"):
             self.output.weight = self.target_embedding.tokens.weight
-        if config.tied == "three":
+        if config.tied in ("three", "embeddings"):
             self.source_embedding.tokens.weight = self.target_embedding.tokens.weight
         self._initialise()
 
@@ -225,8 +261,9 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, mask: Tensor | None, weights: AttentionWeights | None = None) -> Tensor:
         """source (B, S) -> memory (B, S, D)"""
         x = self.source_embedding(source)
+        bias = None if self.encoder_bias is None else self.encoder_bias(source.shape[1])
         for layer in self.encoder:
-            x = layer(x, mask, None if weights is None else weights.encoder)
+            x = layer(x, mask, None if weights is None else weights.encoder, bias)
         memory: Tensor = self.encoder_norm(x)
         return memory
 
@@ -242,9 +279,10 @@ class Transformer(nn.Module):
         """
         x = self.target_embedding(target, cache.length)
         mask = causal_mask(target.shape[1], cache.length, target.device)
+        bias = None if self.decoder_bias is None else self.decoder_bias(target.shape[1], cache.length)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             lists = (None, None) if weights is None else (weights.decoder, weights.cross)
-            x = layer(x, layer_cache, mask, cache.source_mask, *lists)
+            x = layer(x, layer_cache, mask, cache.source_mask, *lists, bias)
         cache.length += target.shape[1]
         logits: Tensor = self.output(self.decoder_norm(x))
         return logits
@@ -254,10 +292,11 @@ class Transformer(nn.Module):
 
     def _initialise(self) -> None:
         for name, parameter in self.named_parameters():
-            if name.endswith(("tokens.weight", "positions")) or name == "output.weight":
+            if name.endswith(("tokens.weight", "positions", "bias.table")) or name == "output.weight":
                 nn.init.normal_(parameter, std=self.config.d_model**-0.5)
-            elif name.endswith("project_in.weight"):
-                for part in parameter.chunk(3):  # W_Q, W_K and W_V are three matrices in one
+            elif name.endswith(("project_in.weight", "widen.weight")):
+                parts = 3 if name.endswith("project_in.weight") else 2 if self.config.gated else 1
+                for part in parameter.chunk(parts):  # W_Q, W_K and W_V are three matrices in one, W1 and U two
                     nn.init.xavier_uniform_(part)
             elif parameter.dim() == 2:
                 nn.init.xavier_uniform_(parameter)

@@ -78,6 +78,10 @@ class NotReadyError(ServiceError):
     status, type = 503, "not_ready"
 
 
+class NoNumbersError(ServiceError):
+    """A log-probability is NaN: a kernel, the memory or the weights are at fault."""
+
+
 class DeadlineError(ServiceError):
     status, type = 504, "deadline"
 

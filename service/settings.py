@@ -9,6 +9,7 @@ from typing import Any
 
 from attendant import kernels
 from attendant.service.client_keys import ClientLimit, is_key, read_keys, read_limits, unknown_limits
+from attendant.service.language_pairs import LanguagePair, read_pairs
 
 DEFAULT_BUNDLE = Path(__file__).parent / "default_bundle"
 PREFIX = "ATTENDANT_"
@@ -33,6 +34,7 @@ def _read_switch(text: str) -> bool:
 
 TEXT = Kind(str, "a text that is not empty")
 KEYS = Kind(read_keys, "keys of visible ASCII characters, each with or without NAME: before it, comma-separated")
+PAIRS = Kind(read_pairs, "MODEL:SOURCE:TARGET with codes such as en, comma-separated")
 LIMITS = Kind(read_limits, "NAME:REQUESTS:TOKENS, comma-separated")
 KINDS: dict[Any, Kind] = {
     bool: Kind(_read_switch, "true or false"),
@@ -43,6 +45,7 @@ KINDS: dict[Any, Kind] = {
     Path | None: Kind(Path, "a directory"),
     tuple[str, ...]: KEYS,
     tuple[ClientLimit, ...]: LIMITS,
+    tuple[LanguagePair, ...]: PAIRS,
 }
 
 
@@ -72,6 +75,13 @@ def setting(
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     bundle: Path | None = setting(None, "the bundle's directory; without it, the embedded model")  # noqa: RUF009
+    model: str | None = setting(
+        None, "a model of Hugging Face by its name; the first start downloads, imports and exports it, into the cache"
+    )
+    revision: str | None = setting(None, "with --model, a branch, a tag or a commit of it; without it, main")
+    cache_dir: Path | None = setting(  # noqa: RUF009
+        None, "the cache of models by name; without it, attendant in XDG_CACHE_HOME, else in ~/.cache"
+    )
     models: Path | None = setting(None, "serve every bundle under this directory, each by its directory's name")  # noqa: RUF009
     default_model: str | None = setting(
         None, "with --models, the model of requests that name none; without it, the one called default, or the only one"
@@ -152,7 +162,13 @@ class Settings:
         choices=("auto", "true", "false"),
     )
     max_inputs: int = setting(256, "most texts in one request", low=1, high=10**9)
+    max_segments: int = setting(
+        1024, "most segments that the texts of one request may be split into", low=1, high=10**9
+    )
     max_beam_size: int = setting(32, "largest beam_size and num_hypotheses of a request", low=1, high=4096)
+    max_phrases: int = setting(
+        1000, "most terms, forms of a term, forbidden phrases and choices of a request, of each kind", low=1, high=10**9
+    )
     explain: bool = setting(True, "answer POST /v1/explain")
     max_explain_values: int = setting(
         5_000_000, "most attention weights in an answer of /v1/explain; over it 422", low=1, high=10**9
@@ -166,6 +182,10 @@ class Settings:
         unit="ms",
         low=0,
         high=86_400_000,
+    )
+    libretranslate: bool = setting(False, "answer LibreTranslate's API too: /translate, /detect, /languages")
+    language_pairs: tuple[LanguagePair, ...] = setting(
+        (), "languages of models that have no choice of them, for LibreTranslate's API and for sentences"
     )
     load_seconds: float = setting(
         600.0, "time for a bundle to be loaded; over it the load is given up", unit="s", low=0.1, high=86_400
@@ -202,6 +222,10 @@ class Settings:
         if sentences:
             raise SettingsError(sentences, 1)
 
+    def pair_of(self, model: str) -> tuple[str | None, str | None]:
+        """The languages of a model that has no choice of them, if they are given."""
+        return next(((pair.source, pair.target) for pair in self.language_pairs if pair.model == model), (None, None))
+
 
 def variable(name: str) -> str:
     return PREFIX + name.upper()
@@ -232,7 +256,7 @@ def read_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> S
             bad_flag |= name in flags
     if contradictions := _contradictions(values):
         problems += contradictions
-        bad_flag |= any(name in flags for name in ("models", "client_limits", *ONLY_WITH_MODELS))
+        bad_flag |= any(name in flags for name in ("models", "model", "revision", "client_limits", *ONLY_WITH_MODELS))
     if problem := kernels.unusable(environment.get(kernels.SETTING, "")):
         raise SettingsError([problem, *problems], kernels.UnusableError.exit_code)
     if problems:
@@ -287,6 +311,15 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         ]
     elif values.get("bundle") is not None:
         sentences.append("--bundle and --models are both given; put the bundle among the models, or leave one out.")
+    if values.get("model") is None:
+        if values.get("revision") is not None:
+            sentences.append("--revision is for a model by name; give one with --model, or leave it out.")
+    else:
+        sentences += [
+            f"--model and --{each} are both given; leave one out."
+            for each in ("bundle", "models")
+            if values.get(each) is not None
+        ]
     return sentences
 
 

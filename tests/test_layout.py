@@ -50,7 +50,7 @@ def files(package: str) -> list[Path]:
 def modules() -> dict[str, Path]:
     """Every file that is installed, by its import name."""
     found = {}
-    for package in ("attendant", "model", "export", "kernels", "service"):
+    for package in ("attendant", "model", "export", "hub", "kernels", "service"):
         for path in files(package):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             found[name if package == "attendant" else f"attendant.{name}"] = path
@@ -84,7 +84,7 @@ def test_a_package_exists_and_its_init_is_empty(package: str) -> None:
     assert (ROOT / package / "__init__.py").read_text(encoding="utf-8") == ""
 
 
-@pytest.mark.parametrize("top", ["attendant", "model", "export", "kernels", "service", "bench", "tests"])
+@pytest.mark.parametrize("top", ["attendant", "model", "export", "hub", "kernels", "service", "bench", "tests"])
 def test_a_folder_shows_few_modules_side_by_side(top: str) -> None:
     folders = {path.parent for path in files(top)}
     crowded = {folder: len([*folder.glob("*.py")]) for folder in folders}
@@ -106,6 +106,17 @@ def test_the_kernels_know_no_other_package_and_need_only_the_standard_library() 
         others = [name for name in imports(path, late=False) if name.startswith("attendant")]
         assert not [name for name in others if not name.startswith("attendant.kernels")], path
         assert not reached("attendant.kernels") & {"numpy", "onnxruntime", *HEAVY, *WEB}, path
+
+
+def test_models_by_name_know_no_other_package_and_only_the_client_meets_huggingface_hub_when_it_is_called() -> None:
+    for path in files("hub"):
+        others = [name for name in imports(path) if name.startswith("attendant")]
+        assert not [name for name in others if not name.startswith(("attendant.hub", "attendant.common"))], path
+    late = {
+        path for name, path in modules().items() if "huggingface_hub" in {each.split(".")[0] for each in imports(path)}
+    }
+    assert late == {ROOT / "hub" / "client.py"}
+    assert "huggingface_hub" not in reached("attendant.hub.client")
 
 
 def test_what_all_may_import_imports_none_of_them() -> None:
@@ -130,7 +141,8 @@ def test_the_engine_reaches_neither_http_nor_asyncio() -> None:
 
 def test_http_knows_no_tensors_and_of_the_engine_only_its_interface() -> None:
     engine = f"{SERVICE}.engine"
-    interface = ("interface", "tasks", "collect", "search.distributions", "explain.attention")
+    interface = ("interface", "tasks", "collect", "search.distributions", "explain.attention", "explain.counts")
+    interface += ("search.constraints",)
     seen = tuple(f"{engine}.{name}" for name in interface)
     packages = {engine, f"{engine}.search", f"{engine}.explain"}
     names = ("Engine", "EngineSettings", "ThreadBudget", "total_threads")

@@ -5,5 +5,5 @@ DISTRIBUTION = "attendant-transformer"
 
 
 def install_command(extra: str) -> str:
-    """What installs an extra: train, dev, bench, baseline, otel, parquet or ray."""
+    """What installs an extra: train, dev, bench, baseline, otel, parquet, ray or texts."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
@@ -21,11 +22,17 @@ from bench.http.servers import ROOT, serving
 
 DESKTOP, PHONE = 1180, 390  # pixels across
 LARGEST = 200_000  # bytes of a file
+HEAD = {"source": "facade", "kind": "cross", "layer": 0, "head": 1, "step": 4}
+OFF = {"source": "facade", "off": ["head cross 0 1", "layer encoder 1"], "step": 4}
 BEAM = {"source": "facade", "mode": "beam", "count": 4}
 
 # name: width, dark, what must be there, the state of the page, and where to point
 SHOTS: dict[str, tuple[int, bool, str, dict[str, Any], str | None]] = {
-    "next-token": (DESKTOP, False, ".cut", {"source": "facade", "walk": ["F", "AH0"]}, None),
+    "map": (DESKTOP, False, ".diagram .head-map", {"source": "facade", "tab": "map"}, None),
+    "head": (DESKTOP, False, ".matrix", {**HEAD, "tab": "head"}, None),
+    "what-if": (DESKTOP, False, ".switches", {**OFF, "tab": "whatif"}, None),
+    "embeddings": (DESKTOP, False, ".plane", {"source": "facade", "tab": "embeddings"}, None),
+    "next-token": (DESKTOP, False, ".cut", {"source": "facade", "tab": "next"}, None),
     "attention": (DESKTOP, False, "canvas.map", {"source": "attendant", "tab": "attention"}, ".side:last-child .token"),
     "attention-dark": (DESKTOP, True, "canvas.map", {"source": "attendant", "tab": "attention"}, "canvas.map"),
     "alignment": (DESKTOP, False, ".alignment", {"source": "attendant", "tab": "alignment"}, None),
@@ -33,8 +40,8 @@ SHOTS: dict[str, tuple[int, bool, str, dict[str, Any], str | None]] = {
     "beam-dark": (DESKTOP, True, ".tree", {**BEAM, "tab": "beam"}, None),
     "compare": (DESKTOP, False, ".pair canvas", {"source": "tear", "source2": "tier", "tab": "compare"}, None),
     "model": (DESKTOP, False, ".tile", {"source": "facade", "tab": "model"}, None),
-    "chinese": (DESKTOP, False, ".cut", {"source": "facade", "lang": "zh"}, None),
-    "phone": (PHONE, False, ".cut", {"source": "facade", "walk": ["F", "AH0"]}, None),
+    "chinese": (DESKTOP, False, ".cut", {"source": "facade", "tab": "next", "lang": "zh"}, None),
+    "phone": (PHONE, False, ".cut", {"source": "facade", "tab": "next"}, None),
     "phone-dark": (PHONE, True, "canvas.map", {"source": "facade", "tab": "attention"}, None),
 }
 
@@ -82,6 +89,7 @@ def shoot(
         webdriver.ActionChains(driver).move_to_element(element).perform()
     time.sleep(0.3)
     driver.save_screenshot(str(path))
+    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     size = path.stat().st_size
     print(f"{path.name}: {size:,} bytes")
     if size > LARGEST:

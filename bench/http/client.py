@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import cast
 
 LARGEST_HEAD = 64 * 1024  # bytes
 FIRST_TOKEN = b"event: token"
@@ -62,8 +63,7 @@ class Connection(asyncio.Protocol):
         self._first_token: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def connection_lost(self, _: Exception | None) -> None:
         self._fail("the server closed the connection before it had answered")

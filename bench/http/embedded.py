@@ -9,13 +9,12 @@ clients at least 0.4 of the requests/s of a bare FastAPI endpoint. `bench.http.s
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.http.load import Load, Mix, run_load, show
+from bench.http.load import Load, Mix, measure_load, show
 from bench.http.servers import ROOT, attendant, serving
 from bench.report.record import RESULTS_HERE, write_record
 from bench.versus.engines import OurEngine
@@ -29,9 +28,9 @@ def over_http(arguments: list[str], mix: Mix, seconds: float) -> dict[str, Any]:
     """A lone client, then many; memory."""
     with serving(arguments) as server:
         first = server.memory()
-        asyncio.run(run_load(server.port, mix, WARM_UP))
-        alone = asyncio.run(run_load(server.port, mix, Load(clients=1, requests=2_000, seconds=seconds)))
-        many = asyncio.run(run_load(server.port, mix, Load(clients=CLIENTS, requests=10**6, seconds=seconds)))
+        measure_load(server.port, mix, WARM_UP)
+        alone = measure_load(server.port, mix, Load(clients=1, requests=2_000, seconds=seconds))
+        many = measure_load(server.port, mix, Load(clients=CLIENTS, requests=10**6, seconds=seconds))
         print(f"{show(alone)}\n{show(many)}", flush=True)
         memory = {"resident_at_start": first["resident"], **server.memory()}
         return {"memory": memory, "alone": alone, "many": many}

@@ -1,30 +1,32 @@
 """Requests over HTTP: `attendant serve` against CTranslate2 behind a thin app, under the same load.
 
-    python -m bench.http.serving [--seconds 20]
+    python -m bench.http.serving [--seconds 20] [--parts 32 64]
 
 The random base model whose answers end by themselves, as long as their sources (`bench.models.ending`), so that both
 servers compute equally many tokens; sources of 4 to 60 tokens, a quarter of the requests with beam 4. CTranslate2 is
 first tried in f32 and int8, as one batch on all threads and as two batches on one thread each; the best of these by
-requests/s is what we compare with. Then both servers take turns at each load.
+requests/s is what we compare with. Then both servers take turns at each load. Each part is written when it is
+done, and `--parts` measures some of them by themselves.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
-from bench.http.load import Load, Mix, run_load, show
+from bench.http.load import Load, Mix, measure_load, show
 from bench.http.servers import Server, attendant, ctranslate2, serving
 from bench.models.peers import prepare_peer
 from bench.report.goals import goal_of, goal_text
 from bench.report.record import RESULTS_HERE, warn_of_few_cores, write_record
 
-CLIENTS = (1, 8, 32, 64)
 HEADLINE = 32  # clients
+RANDOM, STREAMED = "random", "streamed"
+PARTS = ("peers", "1", "8", "32", "64", RANDOM, STREAMED)  # CTranslate2's ways; numbers of clients; random arrivals
 LOADED = 0.7  # of CTranslate2's best requests/s: the rate of the open loop
 LENGTHS_APART = 1.05  # the ratio of mean lengths up to which requests are equal work
 WARM_UP = Load(clients=8, requests=16, seconds=20.0)
@@ -33,8 +35,8 @@ RUN_IN = 3.0  # seconds before anything is measured
 
 
 def measure(server: Server, mix: Mix, load: Load) -> dict[str, Any]:
-    asyncio.run(run_load(server.port, dataclasses.replace(mix, seed=mix.seed + 1), WARM_UP))
-    return asyncio.run(run_load(server.port, mix, load))
+    measure_load(server.port, dataclasses.replace(mix, seed=mix.seed + 1), WARM_UP)
+    return measure_load(server.port, mix, load)
 
 
 def best_peer(
@@ -54,12 +56,8 @@ def best_peer(
     return best.pop("arguments"), [{k: v for k, v in row.items() if k != "arguments"} for row in tried]
 
 
-def loads(seconds: float, rate: float) -> list[Load]:
-    return [*(closed(clients, seconds) for clients in CLIENTS), arriving(rate, seconds)]
-
-
-def closed(clients: int, seconds: float) -> Load:
-    return Load(clients=clients, requests=MANY, seconds=RUN_IN + seconds, run_in=RUN_IN)
+def closed(clients: int, seconds: float, run_in: float = RUN_IN) -> Load:
+    return Load(clients=clients, requests=MANY, seconds=run_in + seconds, run_in=run_in)
 
 
 def arriving(rate: float, seconds: float) -> Load:
@@ -105,6 +103,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each server at each load; the best counts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", default="auto", help="ours")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="each adds to what is in --out")
     parser.add_argument("--out", type=Path, default=RESULTS_HERE / "serving.json")
     options = parser.parse_args()
     warn_of_few_cores(options.threads)
@@ -115,21 +114,52 @@ def main() -> None:
     prepared = prepare(shape)
     models = prepare_peer(prepared.run, prepared.directory / "ctranslate2")
     mix = Mix(vocabulary=shape.vocabulary)
-    peer, tried = best_peer(models, options.threads, mix, options.seconds)
-    rate = LOADED * max(row["requests_per_second"] for row in tried)
+    if "peers" in options.parts:  # which begins anew: rows of two measurements never mix
+        _, tried = best_peer(models, options.threads, mix, options.seconds)
+        write_rows(options.out, [], tried, options.threads)
+    before = json.loads(options.out.read_text(encoding="utf-8"))
+    rows, tried = before["rows"], before["tried"]
+    peer = way_of(best_way(tried), models, options.threads)
+    rate = LOADED * best_way(tried)["requests_per_second"]
     ours = attendant(prepared.bundle, options.precision, options.threads)
     servers = {"attendant": (ours, mix), "ctranslate2": (peer, mix)}
-    rows = compare(servers, loads(options.seconds, rate), options.rounds)
-    with serving(ours) as server:
-        streamed = measure(server, dataclasses.replace(mix, stream=True), arriving(rate, options.seconds))
-        rows.append({"server": "attendant", "way": "streamed", **streamed})
-        print(f"streamed: {show(streamed)}")
-    goals = headline(rows, f"{HEADLINE} clients")
-    write_record(options.out, "bench.http.serving", rows, tried=tried, goals=goals, threads=options.threads)
-    for sentence in filter(None, [unequal_lengths([row for row in rows if row["load"] == f"{HEADLINE} clients"])]):
+    for part in [each for each in PARTS if each in options.parts and each != "peers"]:
+        if part == STREAMED:
+            with serving(ours) as server:
+                streamed = measure(server, dataclasses.replace(mix, stream=True), arriving(rate, options.seconds))
+            found = [{"server": "attendant", "way": "streamed", **streamed}]
+            print(f"streamed: {show(streamed)}")
+        else:
+            load = arriving(rate, options.seconds) if part == RANDOM else closed(int(part), options.seconds)
+            found = compare(servers, [load], options.rounds)
+        rows = [*(row for row in rows if row["part"] != part), *({"part": part, **row} for row in found)]
+        rows.sort(key=lambda row: PARTS.index(row["part"]))
+        write_rows(options.out, rows, tried, options.threads)
+    same_load = [row for row in rows if row["load"] == f"{HEADLINE} clients"]
+    for sentence in filter(None, [unequal_lengths(same_load) if same_load else None]):
         print(f"warning: {sentence}")
-    for goal in goals:
+    for goal in goals_of(rows):
         print("{name}: {ours} {unit} against {theirs}, {ratio} times as good".format(**goal) + goal_text(goal["goal"]))
+
+
+def write_rows(out: Path, rows: list[dict[str, Any]], tried: list[dict[str, Any]], threads: int) -> None:
+    write_record(out, "bench.http.serving", rows, tried=tried, goals=goals_of(rows), threads=threads)
+
+
+def goals_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """None while their load is not measured yet."""
+    name = f"{HEADLINE} clients"
+    return headline(rows, name) if any(row["load"] == name for row in rows) else []
+
+
+def best_way(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    return max(tried, key=lambda row: row["requests_per_second"])
+
+
+def way_of(tried: dict[str, Any], models: dict[str, Path], threads: int) -> list[str]:
+    """The arguments of a way that was tried."""
+    precision, workers = tried["way"].split(", ")[0], int(tried["way"].split(", ")[1].split(" x ")[0])
+    return ctranslate2(models[precision], precision, workers, threads // workers)
 
 
 def compare(servers: dict[str, tuple[list[str], Mix]], wanted: list[Load], rounds: int) -> list[dict[str, Any]]:

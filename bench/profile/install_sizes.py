@@ -20,7 +20,7 @@ from attendant.common.version import DISTRIBUTION
 from bench.report.record import RESULTS, write_record
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("attendant", "export", "kernels", "model", "service")
+PACKAGES = ("attendant", "export", "hub", "kernels", "model", "service")
 BUILT_FROM = (*PACKAGES, "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py")
 EXTRAS = {
     "": "serving, `attendant generate`, the Python API",

@@ -22,11 +22,20 @@ PACKAGES = ("onnxruntime", "ctranslate2", "transformers", "optimum-onnx", "numpy
 def facts(module: str) -> dict[str, Any]:
     """The command, the day, the versions and the machine of a measurement."""
     return {
-        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", module, *_without_parts(sys.argv[1:])]),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": versions(),
         "machine": machine_facts(),
     }
+
+
+def _without_parts(arguments: list[str]) -> list[str]:
+    """Parts are measured one after the other, and all of them with the same other arguments: without `--parts X...`."""
+    if "--parts" not in arguments:
+        return arguments
+    first = arguments.index("--parts")
+    rest = arguments[first + 1 :]
+    return [*arguments[:first], *rest[next((i for i, each in enumerate(rest) if each.startswith("--")), len(rest)) :]]
 
 
 def versions() -> dict[str, str]:

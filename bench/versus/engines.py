@@ -91,7 +91,7 @@ class CTranslate2Engine:
         """`threads` are those of all workers together; 0: every processor."""
         import ctranslate2
 
-        from attendant.service.hardware import available_cpus
+        from attendant.common.hardware import available_cpus
 
         compute_type, self._workers = {"fp32": "float32", "int8": "int8"}[precision], workers
         each = max(1, (threads or available_cpus()) // workers)

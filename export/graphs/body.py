@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from attendant.export.graphs.builder import FunctionBuilder
-from attendant.export.graphs.parts import LAYER_NORM_EPSILON, activate
+from attendant.export.graphs.parts import LAYER_NORM_EPSILON, activate, relative_bias, rms_norm
 from attendant.export.graphs.quantize import int8_tokens, integer_product
 from attendant.export.graphs.unpacking import unpack_f32
 from attendant.model.config import ModelConfig
@@ -17,7 +17,7 @@ class Body:
 
     def __init__(self, name: str, config: ModelConfig, int8: bool) -> None:
         self.g, self.config, self.int8 = FunctionBuilder(name), config, int8
-        self.head = config.d_model // config.heads
+        self.head = config.head
         self.inputs: list[str] = []
 
     def takes(self, *names: str) -> None:
@@ -38,6 +38,8 @@ class Body:
 
     def norm(self, x: str, name: str) -> str:
         prefix = f"{name}_" if name else ""
+        if self.config.norm_kind == "rms":
+            return rms_norm(self.g, x, f"{prefix}gamma")
         inputs = (x, f"{prefix}gamma", f"{prefix}beta")
         return self.g.op("LayerNormalization", *inputs, axis=-1, epsilon=LAYER_NORM_EPSILON)
 
@@ -49,7 +51,7 @@ class Body:
 
     def feed_forward(self, x: str) -> str:
         config = self.config
-        wide = activate(self.g, self.product(x, "widen", config.d_model, config.d_ff), config.activation)
+        wide = activate(self.g, self.product(x, "widen", config.d_model, config.widened), config)
         return self.product(wide, "narrow", config.d_ff, config.d_model)
 
     def embed(self, ids: str, positions: str) -> str:
@@ -59,8 +61,18 @@ class Body:
             tokens = int8_tokens(g, ids, "table", "table_scale")
         else:
             tokens = g.op("Mul", g.op("Gather", "table", ids, axis=0), "table_scale")
-        x = g.op("Add", tokens, g.op("Gather", "positions", positions, axis=0))
-        return self.norm(x, "") if self.config.embedding_norm else x
+        if self.config.positions != "relative":
+            tokens = g.op("Add", tokens, g.op("Gather", "positions", positions, axis=0))
+        return self.norm(tokens, "") if self.config.embedding_norm else tokens
+
+    def takes_bias(self) -> None:
+        """The table of relative positions' bias, the last input."""
+        if self.config.positions == "relative":
+            self.takes("bias")
+
+    def bias(self, queries: str, keys: str, later: bool) -> str:
+        """Relative positions' bias of scores, by the positions of queries (T,) and keys (S,) -> (H, T, S)"""
+        return relative_bias(self.g, "bias", self.config, queries, keys, later)
 
     def lay_out(self, lengths: str, width: str) -> tuple[str, str, str]:
         """Lengths (B,) -> where each token is in (B * width,), (N,); where each place's token is, (B * width,); a mask.
@@ -79,8 +91,11 @@ class Body:
         g = self.g
         return g.op("Range", g.constant(0), g.op("Squeeze", size), g.constant(1))
 
-    def attention(self, q: str, k: str, v: str, mask: str, scale: str = "") -> str:
-        """q (B, H, T, d), k and v (B, H, S, d) -> (B, H, T, d); the scales (B, 2, H, S) are those of int8 k and v"""
+    def attention(self, q: str, k: str, v: str, mask: str, scale: str = "", bias: str = "") -> str:
+        """q (B, H, T, d), k and v (B, H, S, d) -> (B, H, T, d); the scales (B, 2, H, S) are those of int8 k and v
+
+        `bias` is added to the scores; it broadcasts to (B, H, T, S).
+        """
         g = self.g
         factor = g.constant(1 / math.sqrt(self.head), "float")
         if scale:
@@ -89,6 +104,8 @@ class Body:
             )  # (B, H, 1, S)
             factor = g.op("Mul", key_scale, factor)
         scores = g.op("Mul", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), factor)
+        if bias:
+            scores = g.op("Add", scores, bias)
         weights = g.op("Softmax", g.op("Where", mask, scores, g.constant(-math.inf, "float")), axis=-1)
         if scale:
             weights = g.op("Mul", weights, value_scale)

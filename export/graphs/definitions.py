@@ -5,7 +5,8 @@ operator. So the function is the definition, and what the compiled operator is t
 
 Sources are laid out one after the other, without padding: N tokens in all.
 
-B sources   S width   N tokens   R rows   P past slots   D d_model   H heads   d = D / H   F d_ff   V vocabulary
+B sources   S width   N tokens   R rows   P past slots   D d_model   H heads   d features of a head   F d_ff
+V vocabulary
 """
 
 from __future__ import annotations
@@ -27,6 +28,36 @@ ATTRIBUTES = {
 }
 
 
+# Attributes that a node has only where they are not as here, and what they say.
+OPTIONAL = {
+    "rms": 0,  # 1: norms are RMSNorm, without mean and beta
+    "head": 0,  # features of a head, where they are not d_model / heads
+    "relative": 0,  # tokens apart from which on relative positions share one bias: there is a last input, their table
+}
+MAY_HAVE = {
+    "EmbedSource": ("rms",),
+    "EmbedTarget": ("rms",),
+    "EncoderLayer": ("rms", "head", "relative"),
+    "CrossKeysValues": ("head",),
+    "DecoderLayer": ("rms", "head", "relative"),
+    "Vocabulary": ("rms",),
+}
+
+
+def attributes_of(name: str, config: ModelConfig) -> tuple[str, ...]:
+    """The attributes that an operator's nodes have in models of one shape."""
+    optional = optional_attributes(config)
+    return ATTRIBUTES[name] + tuple(key for key in MAY_HAVE[name] if optional[key] != OPTIONAL[key])
+
+
+def optional_attributes(config: ModelConfig) -> dict[str, int]:
+    return {
+        "rms": int(config.norm_kind == "rms"),
+        "head": config.head if config.inner != config.d_model else 0,
+        "relative": config.relative_distance if config.positions == "relative" else 0,
+    }
+
+
 def define(name: str, config: ModelConfig, int8: bool) -> onnx.FunctionProto:
     """The definition of an operator, for models of one shape."""
     body = Body(name, config, int8)
@@ -39,7 +70,7 @@ def define(name: str, config: ModelConfig, int8: bool) -> onnx.FunctionProto:
         "Vocabulary": vocabulary,
     }[name]
     outputs = write(body)
-    return body.g.function(body.inputs, outputs, ATTRIBUTES[name])
+    return body.g.function(body.inputs, outputs, attributes_of(name, config))
 
 
 def embed_source(b: Body) -> dict[str, str]:
@@ -64,6 +95,7 @@ def encoder_layer(b: Body) -> dict[str, str]:
     b.takes("x", "length", "source_length")
     b.takes_products("qkv", "out", "widen", "narrow")
     b.takes("attention_gamma", "attention_beta", "feed_gamma", "feed_beta")
+    b.takes_bias()
     longest = g.op("ReduceMax", "source_length", g.constant([0]), keepdims=1)
     rounded = g.op("Add", longest, g.constant([WIDTH_UNIT - 1]))
     width = g.op("Sub", rounded, g.op("Mod", rounded, g.constant([WIDTH_UNIT])))  # a row's bits are the same at these
@@ -71,15 +103,16 @@ def encoder_layer(b: Body) -> dict[str, str]:
     batch = g.op("Shape", "length", start=0, end=1)
 
     def attend(x: str) -> str:
-        packed = b.product(x, "qkv", config.d_model, 3 * config.d_model)
+        packed = b.product(x, "qkv", config.d_model, 3 * config.inner)
         shape = g.op("Concat", batch, width, g.constant([3, config.heads, b.head]), axis=0)
         laid_out = g.op("Reshape", g.op("Gather", packed, places, axis=0), shape)  # (B, S, 3, H, d)
         ordered = g.op("Transpose", laid_out, perm=[2, 0, 3, 1, 4])  # (3, B, H, S, d)
         q, k, v = (g.op("Gather", ordered, g.constant(i), axis=0) for i in range(3))
         mask = g.op("Less", b.indices(width), g.op("Unsqueeze", "length", g.constant([1, 2, 3])))  # (B, 1, 1, S)
-        heads = g.op("Transpose", b.attention(q, k, v, mask), perm=[0, 2, 1, 3])  # (B, S, H, d)
-        found = g.op("Gather", g.reshape(heads, [-1, config.d_model]), tokens, axis=0)
-        return b.product(found, "out", config.d_model, config.d_model)
+        bias = b.bias(b.indices(width), b.indices(width), later=True) if config.positions == "relative" else ""
+        heads = g.op("Transpose", b.attention(q, k, v, mask, bias=bias), perm=[0, 2, 1, 3])  # (B, S, H, d)
+        found = g.op("Gather", g.reshape(heads, [-1, config.inner]), tokens, axis=0)
+        return b.product(found, "out", config.inner, config.d_model)
 
     x = b.residual("x", attend, "attention")
     return {"y": b.residual(x, b.feed_forward, "feed")}
@@ -92,7 +125,7 @@ def cross_keys_values(b: Body) -> dict[str, str]:
     b.takes_products("keys_values")
     width = g.op("Shape", "source", start=1, end=2)
     _, places, is_token = b.lay_out("source_length", width)
-    both = b.product("memory", "keys_values", config.d_model, 2 * config.d_model)
+    both = b.product("memory", "keys_values", config.d_model, 2 * config.inner)
     both = g.reshape(both, [-1, 2, config.heads, b.head])  # (N, 2, H, d)
     shape = g.op("Shape", "source")
 
@@ -121,10 +154,11 @@ def decoder_layer(b: Body) -> dict[str, str]:
     b.takes("cross_key", "cross_value", *scales["cross"])
     b.takes_products("qkv", "self_out", "queries", "cross_out", "widen", "narrow")
     b.takes(*(f"{norm}_{part}" for norm in ("self", "cross", "feed") for part in ("gamma", "beta")))
+    b.takes_bias()
     outputs: dict[str, str] = {}
 
     def attend_past(x: str) -> str:
-        qkv = g.reshape(b.product(x, "qkv", config.d_model, 3 * config.d_model), [-1, 3, config.heads, 1, b.head])
+        qkv = g.reshape(b.product(x, "qkv", config.d_model, 3 * config.inner), [-1, 3, config.heads, 1, b.head])
         q, k, v = (g.op("Gather", qkv, g.constant(i), axis=1) for i in range(3))  # (R, H, 1, d)
         slots = b.indices(g.op("Shape", "self_key", start=2, end=3))  # (P,)
         slot = g.op("Gather", slots, "position")  # (R,): fails where the past has no slot for the new token
@@ -140,11 +174,15 @@ def decoder_layer(b: Body) -> dict[str, str]:
         key, value = (g.op("Where", is_new, new[side], b.levels(f"self_{side}")) for side in ("key", "value"))
         outputs["present_key"], outputs["present_value"] = b.cached(key), b.cached(value)
         mask = g.op("LessOrEqual", slots, slot)  # (R, 1, 1, P): cached tokens and the new one
-        heads = b.attention(q, key, value, mask, outputs.get("present_scale", ""))
-        return b.product(g.reshape(heads, [-1, config.d_model]), "self_out", config.d_model, config.d_model)
+        bias = ""
+        if config.positions == "relative":
+            by_head = b.bias("position", slots, later=False)  # (H, R, P)
+            bias = g.op("Unsqueeze", g.op("Transpose", by_head, perm=[1, 0, 2]), g.constant([2]))  # (R, H, 1, P)
+        heads = b.attention(q, key, value, mask, outputs.get("present_scale", ""), bias)
+        return b.product(g.reshape(heads, [-1, config.inner]), "self_out", config.inner, config.d_model)
 
     def attend_memory(x: str) -> str:
-        queries = b.product(x, "queries", config.d_model, config.d_model)
+        queries = b.product(x, "queries", config.d_model, config.inner)
         q = g.reshape(queries, [-1, config.heads, 1, b.head])
         key, value, *scale = (
             g.op("Gather", name, "source_row", axis=0) for name in ("cross_key", "cross_value", *scales["cross"])
@@ -153,7 +191,7 @@ def decoder_layer(b: Body) -> dict[str, str]:
         slots = b.indices(g.op("Shape", "cross_key", start=2, end=3))
         mask = g.op("Less", slots, g.op("Unsqueeze", lengths, g.constant([1, 2, 3])))  # (R, 1, 1, S)
         heads = b.attention(q, b.levels(key), b.levels(value), mask, *scale)
-        return b.product(g.reshape(heads, [-1, config.d_model]), "cross_out", config.d_model, config.d_model)
+        return b.product(g.reshape(heads, [-1, config.inner]), "cross_out", config.inner, config.d_model)
 
     x = b.residual("x", attend_past, "self")
     x = b.residual(x, attend_memory, "cross")

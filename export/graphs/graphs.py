@@ -53,12 +53,15 @@ def encoder(p: Parts) -> dict[str, str]:
 def full(p: Parts) -> dict[str, str]:
     memory, encoder_weights = p.encode()
     g, x = p.g, p.embed("target", "target_embedding", p.config.max_length)
-    causal = p.causal_mask()
+    causal, bias = p.causal_mask(), ""
+    if p.relative:
+        places = p.indices("target", axis=1)
+        bias = p.bias("decoder_bias", places, places)
     decoder_weights, cross_weights = [], []
     for layer in range(p.config.decoder_layers):
         name = f"decoder.{layer}"
         q, k, v = p.queries_keys_values(p.before(x, f"{name}.self_residual"), f"{name}.self_attention")
-        attended, weights = p.attend(q, k, v, causal, f"{name}.self_attention")
+        attended, weights = p.attend(q, k, v, causal, f"{name}.self_attention", bias)
         x = p.after(x, attended, f"{name}.self_residual")
         decoder_weights.append(weights)
         q = p.queries(p.before(x, f"{name}.cross_residual"), f"{name}.cross_attention")

@@ -9,24 +9,22 @@ import onnx
 
 from attendant.export import signature
 from attendant.export.graphs.builder import OURS, Array, GraphBuilder, WeightStore
-from attendant.export.graphs.definitions import ATTRIBUTES, define
+from attendant.export.graphs.definitions import attributes_of, define, optional_attributes
 from attendant.export.graphs.graphs import sizes_of
-from attendant.export.graphs.parts import LAYER_NORM_EPSILON, Parts
+from attendant.export.graphs.parts import LAYER_NORM_EPSILON, RMS_EPSILON, Parts
 from attendant.export.graphs.quantize import Int8Parts
 from attendant.export.graphs.unpacking import PackedParts
 from attendant.export.signature import padded_width
 from attendant.model.config import ModelConfig
 
 HEAD_UNIT = 8  # features of a head are a multiple of this
-WIDTH = 16  # and d_model and d_ff of this
+WIDTH = 16  # and d_model, d_ff and all heads together of this
 
 
 def has_kernels(config: ModelConfig) -> bool:
     """Whether the operators compute this model."""
-    head = config.d_model // config.heads
-    return bool(
-        config.score == "dot" and head % HEAD_UNIT == 0 and config.d_model % WIDTH == 0 and config.d_ff % WIDTH == 0
-    )
+    widths = (config.d_model, config.d_ff, config.inner)
+    return config.score == "dot" and config.head % HEAD_UNIT == 0 and all(width % WIDTH == 0 for width in widths)
 
 
 def build_kernel_graph(
@@ -63,13 +61,14 @@ class KernelGraph:
             "heads": config.heads,
             "pre_norm": int(config.norm == "pre"),
             "activation": config.activation,
-            "epsilon": LAYER_NORM_EPSILON,
+            "epsilon": RMS_EPSILON if config.norm_kind == "rms" else LAYER_NORM_EPSILON,
             "int8": int(self.int8),
             "norm": int(norm),
             "vocabulary": config.target_vocab,
+            **optional_attributes(config),
         }
         self.g.define(define(kind, config, self.int8))
-        attributes = {name: known[name] for name in ATTRIBUTES[kind]}
+        attributes = {name: known[name] for name in attributes_of(kind, config)}
         return self.g.multi_op(kind, *inputs, outputs=outputs, domain=OURS, **attributes)
 
     def embed(self, kind: str, inputs: tuple[str, str], name: str, width: int) -> str:
@@ -83,6 +82,10 @@ class KernelGraph:
 
     def norms(self, layer: str, *names: str) -> list[str]:
         return [operand for name in names for operand in self.norm(f"{layer}.{name}.norm")]
+
+    def bias(self, name: str) -> list[str]:
+        """The table of relative positions, where the model has them."""
+        return [self.g.weight(name, self.p.weights[name])] if self.p.relative else []
 
     def norm(self, name: str, used: bool = True) -> list[str]:
         """The operands of a norm; stand-ins where the model has none."""
@@ -98,9 +101,8 @@ def encoder(k: KernelGraph) -> dict[str, str]:
         name = f"encoder.{layer}"
         operands = k.products(name, "self_attention.project_in", "self_attention.project_out")
         operands += k.products(name, "feed_forward.widen", "feed_forward.narrow")
-        [x] = k.op(
-            "EncoderLayer", x, length, "source_length", *operands, *k.norms(name, "self_residual", "feed_residual")
-        )
+        operands += [*k.norms(name, "self_residual", "feed_residual"), *k.bias("encoder_bias")]
+        [x] = k.op("EncoderLayer", x, length, "source_length", *operands)
     memory = p.last_norm(x, "encoder_norm")
     results: dict[str, str] = {}
     for layer in range(config.decoder_layers):
@@ -122,7 +124,7 @@ def step(k: KernelGraph) -> dict[str, str]:
         operands = k.products(name, "self_attention.project_in", "self_attention.project_out")
         operands += p.operands(p.queries_matrix(f"{name}.cross_attention"))
         operands += k.products(name, "cross_attention.project_out", "feed_forward.widen", "feed_forward.narrow")
-        operands += k.norms(name, "self_residual", "cross_residual", "feed_residual")
+        operands += [*k.norms(name, "self_residual", "cross_residual", "feed_residual"), *k.bias("decoder_bias")]
         names = [f"present_{part}_{layer}" for part in ("key", "value", *k.scale)]
         inputs = [x, "position", "source_row", length, *caches, *operands]
         x, *found = k.op("DecoderLayer", *inputs, outputs=1 + len(names))

@@ -3,7 +3,7 @@
 Each part mirrors `model/transformer.py`; change both together (docs/decisions/010). Nothing is traced, so no length is
 frozen in.
 
-B batch   R rows   S source   T target   P past   D d_model   H heads   d = D / H   V target vocabulary
+B batch   R rows   S source   T target   P past   D d_model   H heads   d features of a head   V target vocabulary
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attendant.export.graphs.builder import Array, GraphBuilder
 from attendant.export.signature import padded_width
 from attendant.model.config import ModelConfig
 
-LAYER_NORM_EPSILON = 1e-5
+LAYER_NORM_EPSILON, RMS_EPSILON = 1e-5, 1e-6
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,11 @@ class Parts:
 
     def __init__(self, graph: GraphBuilder, config: ModelConfig, weights: dict[str, Array]) -> None:
         self.g, self.config, self.weights = graph, config, weights
-        self.head = config.d_model // config.heads
+        self.head = config.head
+        self.relative = config.positions == "relative"
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0  # of token embeddings
         self.source_mask = self.past_mask = self.new_mask = ""  # set by prepare_source and prepare_step
+        self.source_bias = self.past_bias = ""  # of relative positions, likewise
 
     def encode(self) -> tuple[str, list[str]]:
         """source ids (B, S) -> memory (B, S, D), and the attention weights of every layer, (B, H, S, S)"""
@@ -58,6 +60,9 @@ class Parts:
     def prepare_source(self) -> None:
         """Nodes that all encoder layers share."""
         self.source_mask = self.length_mask(self.source_length(), "source", axis=1)
+        if self.relative:
+            places = self.indices("source", axis=1)
+            self.source_bias = self.bias("encoder_bias", places, places)
 
     def embed_source(self) -> str:
         return self.embed("source", "source_embedding", padded_width(self.config.max_length))
@@ -65,22 +70,28 @@ class Parts:
     def attend_source(self, x: str, name: str) -> tuple[str, str]:
         """Encoder self-attention: (B, S, D) -> (B, S, D), and attention weights (B, H, S, S)"""
         q, k, v = self.queries_keys_values(x, name)
-        return self.attend(q, k, v, self.source_mask, name)
+        return self.attend(q, k, v, self.source_mask, name, self.source_bias)
 
     def embed(self, ids: str, name: str, width: int) -> str:
         """ids (B, T) at positions 0, 1, ... -> (B, T, D). T is up to `width`; past max_length there is only padding."""
         g = self.g
+        if self.relative:
+            return self._embedding_norm(self._tokens(ids, name), name)
         length = g.op("Shape", ids, start=1, end=2)
         used = g.op("Slice", self.positions_table(name, width), g.constant([0]), length, g.constant([0]))  # (T, D)
         return self._embedding_norm(g.op("Add", self._tokens(ids, name), used), name)
 
     def positions_table(self, name: str, width: int) -> str:
-        """(width, D), with zeros past max_length"""
+        """(width, D), with zeros past max_length; (0, D) where positions are relative"""
+        if self.relative:
+            return self.g.weight("no positions", np.zeros((0, self.config.d_model), np.float32))
         positions = self.weights[f"{name}.positions"]
         return self.g.weight(f"{name}.positions", np.pad(positions, [(0, width - len(positions)), (0, 0)]))
 
     def embed_at(self, ids: str, positions: str, name: str) -> str:
         """ids (R, 1) at positions (R, 1) -> (R, 1, D)"""
+        if self.relative:
+            return self._embedding_norm(self._tokens(ids, name), name)
         at = self.g.op("Gather", self._array(f"{name}.positions"), positions, axis=0)
         return self._embedding_norm(self.g.op("Add", self._tokens(ids, name), at), name)
 
@@ -122,6 +133,13 @@ class Parts:
         self.past_mask = g.op("LessOrEqual", slots, slot)  # (R, 1, 1, P): cached tokens and the new one
         self.new_mask = g.op("Equal", g.op("Unsqueeze", slots, g.constant([1])), slot)  # (R, 1, P, 1): the new token
         self.source_mask = self.length_mask(self.source_length(), "cross_key_0", axis=2)
+        if self.relative:
+            bias = self.bias("decoder_bias", "position", slots)  # (H, R, P)
+            self.past_bias = g.op("Unsqueeze", g.op("Transpose", bias, perm=[1, 0, 2]), g.constant([2]))
+
+    def bias(self, name: str, queries: str, keys: str) -> str:
+        """Relative positions' bias of scores, by the positions of queries (T,) and keys (S,) -> (H, T, S)"""
+        return relative_bias(self.g, self._array(name), self.config, queries, keys, later=name == "encoder_bias")
 
     def attend_past(self, x: str, layer: int) -> tuple[str, str, str]:
         """Self-attention output per row, (R, 1, D), and the keys and values with the new token's at its position."""
@@ -129,7 +147,7 @@ class Parts:
         q, k, v = self.queries_keys_values(x, name)
         key = g.op("Where", self.new_mask, k, f"self_key_{layer}")  # (R, H, P, d)
         value = g.op("Where", self.new_mask, v, f"self_value_{layer}")
-        attended, _ = self.attend(q, key, value, self.past_mask, name)
+        attended, _ = self.attend(q, key, value, self.past_mask, name, self.past_bias)
         return attended, key, value
 
     def attend_memory(self, x: str, layer: int) -> str:
@@ -153,23 +171,29 @@ class Parts:
         return self._split(self.product(x, self.queries_matrix(name)))
 
     def queries_matrix(self, name: str) -> Matrix:
-        return self.matrix(f"{name}.project_in", "queries", 0, self.config.d_model)
+        return self.matrix(f"{name}.project_in", "queries", 0, self.config.inner)
 
     def keys_values_matrix(self, name: str) -> Matrix:
-        return self.matrix(f"{name}.project_in", "keys_values", self.config.d_model, 3 * self.config.d_model)
+        return self.matrix(f"{name}.project_in", "keys_values", self.config.inner, 3 * self.config.inner)
 
     def keys_values(self, memory: str, name: str) -> tuple[str, str]:
         both = self.product(memory, self.keys_values_matrix(name))
         k, v = self.g.multi_op("Split", both, outputs=2, axis=-1, num_outputs=2)
         return self._split(k), self._split(v)
 
-    def attend(self, q: str, k: str, v: str, mask: str, name: str) -> tuple[str, str]:
-        """Multi-head attention with its output projection, (B, T, D), and the attention weights, (B, H, T, S)"""
+    def attend(self, q: str, k: str, v: str, mask: str, name: str, bias: str = "") -> tuple[str, str]:
+        """Multi-head attention with its output projection, (B, T, D), and the attention weights, (B, H, T, S)
+
+        `bias` is added to the scores; it broadcasts to (B, H, T, S).
+        """
         g = self.g
-        scores = g.op("Where", mask, self._scores(q, k, name), self._scalar(-math.inf))
+        scores = self._scores(q, k, name)
+        if bias:
+            scores = g.op("Add", scores, bias)
+        scores = g.op("Where", mask, scores, self._scalar(-math.inf))
         weights = g.op("Softmax", scores, axis=-1)
         heads = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])  # (B, T, H, d)
-        concatenated = g.reshape(heads, [0, 0, self.config.d_model])
+        concatenated = g.reshape(heads, [0, 0, self.config.inner])
         return self.linear(concatenated, f"{name}.project_out"), weights
 
     def _scores(self, q: str, k: str, name: str) -> str:
@@ -210,10 +234,8 @@ class Parts:
     def feed_forward(self, x: str, layer: str) -> str:
         """The feed-forward sub-layer with its residual connection."""
         name = f"{layer}.feed_forward"
-        wide = self.linear(self.before(x, f"{layer}.feed_residual"), f"{name}.widen")
-        return self.after(
-            x, self.linear(activate(self.g, wide, self.config.activation), f"{name}.narrow"), f"{layer}.feed_residual"
-        )
+        wide = activate(self.g, self.linear(self.before(x, f"{layer}.feed_residual"), f"{name}.widen"), self.config)
+        return self.after(x, self.linear(wide, f"{name}.narrow"), f"{layer}.feed_residual")
 
     def logprobs(self, x: str) -> str:
         """(..., D) -> (..., V)"""
@@ -264,12 +286,15 @@ class Parts:
         return self.g.weight(f"zeros {size}", np.zeros(size, np.float32))
 
     def norm(self, x: str, name: str) -> str:
+        if self.config.norm_kind == "rms":
+            return rms_norm(self.g, x, self._array(f"{name}.weight"))
         scale = [self._array(f"{name}.weight")] + ([self._array(f"{name}.bias")] if self.config.bias else [])
         return self.g.op("LayerNormalization", x, *scale, axis=-1, epsilon=LAYER_NORM_EPSILON)
 
     def norm_operands(self, name: str) -> list[str]:
         """The weights of a norm as an operator of our own reads them: with a bias, of zeros where there is none."""
-        bias = self._array(f"{name}.bias") if self.config.bias else self.zeros(self.config.d_model)
+        has_bias = self.config.bias and self.config.norm_kind == "layer"
+        bias = self._array(f"{name}.bias") if has_bias else self.zeros(self.config.d_model)
         return [self._array(f"{name}.weight"), bias]
 
     def _split(self, x: str) -> str:
@@ -289,7 +314,32 @@ class Parts:
         return self.g.constant(value, "float")
 
 
-def activate(g: GraphBuilder, x: str, activation: str) -> str:
-    if activation == "silu":
+def activate(g: GraphBuilder, x: str, config: ModelConfig) -> str:
+    """The feed-forward's activation, and its gate where it has one: (..., F or 2 F) -> (..., F)"""
+    if config.gated:
+        x, gate = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
+        if config.activation == "gated_gelu":
+            return g.op("Mul", g.op("Gelu", x, approximate="tanh"), gate)
+        return g.op("Mul", g.op("Mul", x, g.op("Sigmoid", x)), gate)
+    if config.activation == "silu":
         return g.op("Mul", x, g.op("Sigmoid", x))
-    return g.op({"relu": "Relu", "gelu": "Gelu"}[activation], x)
+    return g.op({"relu": "Relu", "gelu": "Gelu"}[config.activation], x)
+
+
+def rms_norm(g: GraphBuilder, x: str, gamma: str) -> str:
+    """x / sqrt(mean(x^2) + epsilon) * gamma over the last axis, in f32 as squares are large."""
+    half = g.dtype != "float32"
+    x, gamma, epsilon = (g.cast(v, "float32") if half else v for v in (x, gamma, g.constant(RMS_EPSILON, "float")))
+    mean = g.op("ReduceMean", g.op("Mul", x, x), g.constant([-1]), keepdims=1)
+    normed = g.op("Mul", g.op("Div", x, g.op("Sqrt", g.op("Add", mean, epsilon))), gamma)
+    return g.cast(normed, "float") if half else normed
+
+
+def relative_bias(g: GraphBuilder, table: str, config: ModelConfig, queries: str, keys: str, later: bool) -> str:
+    """The bias of scores by the positions of queries (T,) and keys (S,): a column of the table (H, distances) for each
+    distance -> (H, T, S). Without `later`, keys after the query have the bias of its own position.
+    """
+    largest = g.constant(config.relative_distance)
+    distance = g.op("Sub", keys, g.op("Unsqueeze", queries, g.constant([1])))  # (T, S)
+    limits = g.constant(-config.relative_distance), largest if later else g.constant(0)
+    return g.op("Gather", table, g.op("Add", g.op("Clip", distance, *limits), largest), axis=1)

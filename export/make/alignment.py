@@ -11,6 +11,7 @@ L layers   H heads   T target   S source
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attendant.export.make.budget import Clock
 from attendant.model.text.tokenizer import BOS, EOS, UNK
 from attendant.model.transformer import AttentionWeights, Transformer
 
-PAIRS = 64
+PAIRS, FEWEST = 64, 4
 LONGEST = 40  # tokens of a source or target
 SUBSTITUTES = 4  # tokens that each source token is replaced by, in turn
 LARGEST_OUTPUT = 2**24  # log-probabilities of one batch
@@ -41,14 +43,15 @@ class Reference:
 
 def choose_alignment(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start: Sequence[int] = ()) -> dict[str, Any]:
     """The manifest's `alignment`; {} if there is no dependence at all. `start` tokens come before every target."""
-    return best_alignment(model, references_of(model, pairs, start))
+    return best_alignment(model, reference_pairs(model, fitting_pairs(model, pairs, start), start))
 
 
-def references_of(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start: Sequence[int] = ()) -> list[Reference]:
-    """The references of the first pairs that are short enough."""
+def fitting_pairs(
+    model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start: Sequence[int] = ()
+) -> list[tuple[Ids, Ids]]:
+    """The first pairs that are short enough."""
     limit = min(LONGEST, model.config.max_length - 1 - len(start))
-    fitting = [pair for pair in pairs if 0 < len(pair[0]) <= LONGEST and 0 < len(pair[1]) <= limit][:PAIRS]
-    return reference_pairs(model, fitting, start)
+    return [pair for pair in pairs if 0 < len(pair[0]) <= LONGEST and 0 < len(pair[1]) <= limit][:PAIRS]
 
 
 def best_alignment(model: Transformer, references: Sequence[Reference]) -> dict[str, Any]:
@@ -75,13 +78,24 @@ def agreement(references: Sequence[Reference], layer: int, heads: list[int]) -> 
     return round(found / possible, 4) if possible else 0.0
 
 
-def reference_pairs(model: Transformer, pairs: Sequence[tuple[Ids, Ids]], start: Sequence[int] = ()) -> list[Reference]:
-    """A reference for each pair, the same every time: substitutes are drawn from all the pairs' sources by a seed."""
+def reference_pairs(
+    model: Transformer,
+    pairs: Sequence[tuple[Ids, Ids]],
+    start: Sequence[int] = (),
+    count: int | None = None,
+    seconds: float = math.inf,
+) -> list[Reference]:
+    """A reference for each pair, the same every time: substitutes are drawn from all the pairs' sources by a seed.
+
+    Only for the first `count`, or until the processor seconds are over, but for FEWEST pairs.
+    """
     rng, pool = random.Random(0), [token for source, _ in pairs for token in source]
-    found = []
-    for source, target in pairs:
+    found, clock = list[Reference](), Clock()
+    for source, target in pairs[:count]:
         others = [[other for other in pool if other != token] or [UNK] for token in source]
         found.append(reference(model, source, target, [rng.choices(other, k=SUBSTITUTES) for other in others], start))
+        if len(found) >= FEWEST and clock.seconds() >= seconds:
+            break
     return found
 
 

@@ -8,7 +8,6 @@ decodes.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -17,32 +16,37 @@ import numpy as np
 import torch
 
 from attendant.export.bundle import BundleError
+from attendant.export.graphs.graphs import sizes_of
+from attendant.export.make.budget import Clock
 from attendant.export.verify.compare import possible
+from attendant.export.verify.double import Double
+from attendant.export.verify.extent import weight_bytes
 from attendant.export.verify.inputs import quoted
 from attendant.export.verify.rounding import with_rounding
 from attendant.model.checkpoint import TrainedModel
+from attendant.model.search.decode import decode_all
 from attendant.model.search.reference import Hypothesis, beam, greedy, next_logprobs
 from attendant.model.text.tokenizer import BOS, EOS
 
 SAMPLES = 16
 BEAM = 4
 LONGEST = 64  # tokens of a certified answer
+FEW, LARGE = 4, 100 * 2**20  # answers that f64 computes of models with more bytes of weights than this
+FEWEST_TOKENS = 8  # that are searched again
 TOP_TOKENS = 5  # tokens of the next-token distribution that a sample keeps
 TORCH_TOLERANCE = 1e-4  # nats, between the certificate and torch itself, beside torch's own rounding
 
 
 def make_certificate(trained: TrainedModel, texts: list[str]) -> dict[str, Any]:
-    """Answers of the torch model, by the slow reference search, for sources of all lengths among the texts."""
+    """Answers of the torch model for sources of all lengths among the texts."""
     by_length = sorted(dict.fromkeys(texts), key=lambda text: len(trained.source.encode(text)))
     picked = sorted({round(i * (len(by_length) - 1) / (SAMPLES - 1)) for i in range(SAMPLES)})
-    samples = [_sample(trained, by_length[i]) for i in picked]
-    limit = longest_answer(trained)
     return {
         "torch": torch.__version__,
         "beam_size": BEAM,
         "length_penalty": 1.0,
-        "max_length": limit,
-        "samples": samples,
+        "max_length": longest_answer(trained),
+        "samples": make_samples(trained, [by_length[i] for i in picked]),
     }
 
 
@@ -51,27 +55,97 @@ def longest_answer(trained: TrainedModel) -> int:
     return min(LONGEST, int(trained.config.max_length) - 1)
 
 
-def _sample(trained: TrainedModel, text: str) -> dict[str, Any]:
-    model, start, source = trained.model, tuple(trained.start), trained.source.encode(text)
-    first = np.array(next_logprobs(model, source, ()))
+def make_samples(trained: TrainedModel, texts: list[str]) -> list[dict[str, Any]]:
+    """Each text's answers, by the batched search; their log-probabilities are of one whole pass, without a cache."""
+    sources = [trained.source.encode(text) for text in texts]
+    first = [_first_logprobs(trained, text, source) for text, source in zip(texts, sources, strict=True)]
+    limit = most_tokens(trained)
+    by_search = {
+        name: decode_all(
+            trained.model, sources, size, max_length=limit + len(trained.start), start=trained.start, shows=False
+        )
+        for name, size in (("greedy", 1), ("beam", BEAM))
+    }
+    found = []
+    for number, (text, source) in enumerate(zip(texts, sources, strict=True)):
+        top = np.argsort(-first[number], kind="stable")[:TOP_TOKENS]
+        answers = {name: scored(trained, source, ids[number], limit) for name, ids in by_search.items()}
+        found.append(
+            {
+                "source": text,
+                "source_ids": source,
+                **{name: _answer(answer) for name, answer in answers.items()},
+                "next_token": {"ids": top.tolist(), "logprobs": first[number][top].tolist()},
+            }
+        )
+    return found
+
+
+def _first_logprobs(trained: TrainedModel, text: str, source: list[int]) -> np.ndarray[Any, Any]:
+    first = np.array(next_logprobs(trained.model, source, ()))
     if np.isnan(first).any():
         raise BundleError(
             f"the model computes NaN for the source {quoted(text)}, as its values overflow; train it again."
         )
-    limit = max(1, longest_answer(trained) - len(start))
-    before = tuple(next_logprobs(model, source, start[:i])[token] for i, token in enumerate(start))
+    return first
 
-    def whole(found: Hypothesis) -> Hypothesis:
-        return Hypothesis((*start, *found.ids), (*before, *found.logprobs), found.finish_reason)
 
-    top = np.argsort(-first, kind="stable")[:TOP_TOKENS]
-    return {
-        "source": text,
-        "source_ids": source,
-        "greedy": _answer(whole(greedy(model, source, limit, start))),
-        "beam": _answer(whole(beam(model, source, BEAM, max_length=limit, start=start)[0])),
-        "next_token": {"ids": top.tolist(), "logprobs": first[top].tolist()},
-    }
+def scored(trained: TrainedModel, source: list[int], ids: list[int], limit: int) -> Hypothesis:
+    """An answer, the start tokens before it, with the log-probability of each token by one pass over all of it."""
+    ends = len(ids) < limit
+    whole = [*trained.start, *ids, *([EOS] if ends else [])]
+    with torch.inference_mode():
+        logits = trained.model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *whole[:-1]]]))
+        logprobs = logits[0].double().log_softmax(-1)[torch.arange(len(whole)), torch.tensor(whole)]
+    return Hypothesis((*trained.start, *ids), tuple(logprobs.tolist()), "stop" if ends else "length")
+
+
+def search_again(
+    certificate: dict[str, Any], trained: TrainedModel, tokens: int | None = None, seconds: float = np.inf
+) -> Iterator[str | None]:
+    """For each sample, shortest answers first: None if the slow reference search finds no better, or else a problem.
+
+    With fewer `tokens` than an answer may have, both searches stop there. It ends when the processor seconds are over,
+    after one sample at least. After start tokens only greedy answers are searched: the batched beam search counts them
+    in an answer's length, and the reference does not.
+    """
+    clock, start, limit = Clock(), tuple(trained.start), most_tokens(trained)
+    short = tokens is not None and tokens < limit
+    limit = min(limit, tokens or limit)
+    numbered = sorted(enumerate(certificate["samples"]), key=lambda item: len(item[1]["beam"]["ids"]))
+    for number, sample in numbered:
+        source, worse = sample["source_ids"], None
+        answers = {"greedy": greedy(trained.model, source, limit, start)}
+        if not start:
+            answers["beam"] = beam(trained.model, source, BEAM, max_length=limit)[0]
+        for name, found in answers.items():
+            whole = scored(trained, source, list(found.ids), limit)
+            held = _searched(trained, source, BEAM if name == "beam" else 1, limit) if short else sample[name]
+            distance = abs(whole.score(1.0) - held["score"])
+            if list(whole.ids) != held["ids"] and not distance <= TORCH_TOLERANCE:
+                worse = f"{name} of sample {number}, {quoted(sample['source'])}, is not what the reference search finds"
+        yield worse
+        if clock.seconds() >= seconds:
+            return
+
+
+def _searched(trained: TrainedModel, source: list[int], beam_size: int, limit: int) -> dict[str, Any]:
+    whole = limit + len(trained.start)
+    [ids] = decode_all(trained.model, [source], beam_size, max_length=whole, start=trained.start, shows=False)
+    return _answer(scored(trained, source, ids, limit))
+
+
+def most_tokens(trained: TrainedModel) -> int:
+    """Of an answer without its start tokens."""
+    return max(1, longest_answer(trained) - len(trained.start))
+
+
+def tokens_in(seconds: float, trained: TrainedModel, source: list[int]) -> int:
+    """As many tokens as the reference search can decode in this time, for one source; at least FEWEST_TOKENS."""
+    clock, most = Clock(), most_tokens(trained)
+    next_logprobs(trained.model, source, tuple([EOS] * min(FEWEST_TOKENS, most)))
+    affordable = int(seconds / max(clock.seconds(), 1e-9) / (BEAM + 1))
+    return min(most, max(FEWEST_TOKENS, affordable))
 
 
 def _answer(hypothesis: Hypothesis) -> dict[str, Any]:
@@ -84,14 +158,20 @@ def _answer(hypothesis: Hypothesis) -> dict[str, Any]:
 
 
 def own_rounding(certificate: dict[str, Any], trained: TrainedModel) -> float:
-    """The largest difference between torch's f32 and f64, in any log-probability along the certified answers."""
-    exact, distances = copy.deepcopy(trained.model).double(), []
-    for sample in certificate["samples"]:
+    """The largest difference between torch's f32 and f64, in any log-probability along the certified answers.
+
+    Of a large model along some of them: the fewer, the less it can widen a tolerance.
+    """
+    distances = []
+    large = weight_bytes(sizes_of(trained.config)) > LARGE
+    for sample in certificate["samples"][:: SAMPLES // FEW if large else 1]:
         source = torch.tensor([[*sample["source_ids"], EOS]])
-        for answer in (sample["greedy"], sample["beam"]):
+        for answer in (sample["greedy"],) if large else (sample["greedy"], sample["beam"]):
             target = torch.tensor([[BOS, *answer["ids"]][: len(answer["logprobs"])]])
             with torch.inference_mode():
-                single, double = (model(source, target).double().log_softmax(-1) for model in (trained.model, exact))
+                single = trained.model(source, target).double().log_softmax(-1)
+                with Double():
+                    double = trained.model(source, target).log_softmax(-1)
             distances.append(np.abs(possible(single.numpy()) - possible(double.numpy())).max())
     return float(np.max(distances))
 
@@ -103,8 +183,9 @@ def check_answers(certificate: dict[str, Any], trained: TrainedModel) -> Iterato
     def allowed() -> float:
         return with_rounding(TORCH_TOLERANCE, own_rounding(certificate, trained))
 
-    for number, sample in enumerate(certificate.get("samples", ())):
-        expected = _sample(trained, sample["source"])
+    samples = certificate.get("samples", [])
+    again = make_samples(trained, [sample["source"] for sample in samples])
+    for number, (sample, expected) in enumerate(zip(samples, again, strict=True)):
         for name, distance in _distances(sample, expected):
             near = distance <= TORCH_TOLERANCE or (np.isfinite(distance) and distance <= allowed())
             if not near:

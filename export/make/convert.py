@@ -8,23 +8,36 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 import torch
 
+from attendant.common.stages import Stages
 from attendant.common.version import VERSION
 from attendant.export.bundle import Bundle, BundleError, digest, read_bundle, write_bundle
 from attendant.export.graphs.builder import Array, WeightStore
 from attendant.export.graphs.graphs import sizes_of
 from attendant.export.graphs.variants import build_variant_graph, graphs_of
 from attendant.export.graphs.weights import arrays_of
-from attendant.export.make.alignment import choose_alignment
-from attendant.export.make.certificate import make_certificate, own_rounding
-from attendant.export.make.measure import decode, measure
-from attendant.export.make.samples import imported_defaults, read_samples
+from attendant.export.make.alignment import best_alignment, fitting_pairs, reference_pairs
+from attendant.export.make.budget import (
+    ALIGNMENT,
+    HELD_OUT,
+    INPUTS,
+    PAIRS,
+    SEARCH,
+    SEARCHED,
+    SEARCHED_TOKENS,
+    SECONDS,
+    Budget,
+    Clock,
+)
+from attendant.export.make.certificate import make_certificate, most_tokens, own_rounding, search_again, tokens_in
+from attendant.export.make.measure import BEAM, decode, measure
+from attendant.export.make.memory import check_memory
+from attendant.export.make.samples import Samples, imported_defaults, read_samples
 from attendant.export.precisions import DEFAULT, PRECISIONS
-from attendant.export.runner import Runner
+from attendant.export.runner import DEFINITIONS, KERNELS, PLAIN, Runner, give_back
 from attendant.export.verify.rounding import drift_tolerance
 from attendant.export.verify.verify import verify
 from attendant.model import checkpoint
@@ -35,6 +48,9 @@ from attendant.model.threads import torch_threads
 
 __all__ = ["convert", "describe", "describe_variants", "write_graphs"]
 
+AT_ONCE = 2**12  # rows of a weight that are looked at together
+FEWEST = 16  # held-out inputs that are compared in any case
+BEAM_COST, WAYS = 4.0, 1.5  # what both searches cost in greedy ones, and what a variant's ways cost in torch's
 WEIGHTS = "weights.bin"
 TOKENIZERS = {"source": "tokenizers/source.json", "target": "tokenizers/target.json"}
 
@@ -53,36 +69,56 @@ def convert(
     threads: int | None = None,
     required: Sequence[str] = (),
     warn: Callable[[list[str]], None] = lambda _: None,
+    seconds: float = SECONDS,
+    shows: bool = False,
+    about: dict[str, Any] | None = None,
 ) -> Bundle:
     """Write a bundle of a trained run, if it proves to be the same model.
 
     Where int8 alone does not, it is left out, and `warn` gets its problems; unless it is required, or all there is.
+    `about`: fields of the manifest that are the user's to write, `description` and `examples`.
     `threads` of torch and onnxruntime; 0: torch's is measured, onnxruntime's its default; None: as they are set.
+    `seconds`: for what takes hours with a large model; `shows` progress.
     """
+    stages, budget = Stages("export", stage_costs(variants), shows), Budget(seconds)
+
+    def begin(stage: str) -> None:
+        give_back()
+        stages.begin(stage)
+
+    begin("reading the run")
+    need = check_memory(sizes_of(checkpoint.read_model_config(run)))
+    if shows:
+        print(f"export: it will hold up to {need / 1e6:,.0f} MB of memory", flush=True)
     trained = checkpoint.load_trained(run)
-    arrays = arrays_of(trained.model)
-    for weight, values in arrays.items():
-        if not np.isfinite(values).all():
-            raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
+    check_finite(run, trained)
+    sizes = sizes_of(trained.config)
 
     def fill(directory: Path) -> dict[str, Any]:
         (directory / "tokenizers").mkdir()
         shutil.copyfile(run / checkpoint.SOURCE_TOKENIZER, directory / TOKENIZERS["source"])
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
-        certificate = make_certificate(trained, samples.texts)
+        begin("answers by torch, and the certificate")
+        certificate = certified(samples, budget)
         described = describe_variants(variants, trained.config, own_rounding(certificate, trained))
+        begin("the alignment")
+        alignment = aligned(samples, budget)
+        if budget.looked_at:
+            certificate["looked_at"] = budget.looked_at
         for variant in variants:
-            write_graphs(variant, trained.config, arrays, directory / variant)
+            begin(f"{variant}: graphs")
+            write_graphs(variant, trained.config, arrays_of(trained.model), directory / variant)
+            begin(f"{variant}: answers")
             graphs = {graph: directory / path for graph, path in described[variant]["graphs"].items()}
-            runner = Runner(graphs, sizes_of(trained.config), threads=threads or 0)
+            runner = Runner(graphs, sizes, threads=threads or 0)
             described[variant]["measured"] = measure(runner, decode(runner, samples), samples, certificate)
-        alignment = choose_alignment(trained.model, samples.pairs, trained.start)
+            runner.let_go()
         manifest = describe(run, trained, name, certificate, described, alignment)
-        return manifest | ({"examples": []} if samples.invented else {})
+        return manifest | ({"examples": []} if samples.invented else {}) | (about or {})
 
     def prove(bundle: Bundle) -> list[str]:
         """The variants to leave out; VerificationError if there must be none."""
-        problems = verify(bundle, samples, threads or 0)
+        problems = verify(bundle, samples, threads or 0, begin)
         if not problems:
             return []
         said = [*problems, *advice(problems)]
@@ -92,9 +128,65 @@ def convert(
         return ["int8"]
 
     with torch_threads(threads, lambda: _forward(trained)):
-        samples = read_samples(run, trained, given)
+        samples = affordable(read_samples(run, trained, given), len(variants), budget)
         write_bundle(out, fill, prove, force)
     return read_bundle(out)
+
+
+def check_finite(run: Path, trained: TrainedModel) -> None:
+    for weight, values in checkpoint.weights_of(trained.model).items():
+        if not all(part.isfinite().all() for part in values.split(AT_ONCE)):
+            raise BundleError(f"{run}: the weight {weight} holds NaN or infinity; train the model again.")
+
+
+def stage_costs(variants: Sequence[str]) -> dict[str, float]:
+    """The stages of an export, with what each takes of a base model, in seconds of two cores."""
+    return {
+        "reading the run": 4,
+        "answers by torch, and the certificate": 25,
+        "the alignment": 12,
+        **{f"{variant}: {part}": cost for variant in variants for part, cost in (("graphs", 3), ("answers", 8))},
+        **{
+            f"{variant}: proof of {part}": cost
+            for variant in variants
+            for part, cost in (("its weights", 3), (PLAIN, 18), (DEFINITIONS, 12), (KERNELS, 3))
+        },
+    }
+
+
+def affordable(samples: Samples, variants: int, budget: Budget) -> Samples:
+    """As many held-out inputs as can be decoded in time, by torch and by each variant in its ways to run."""
+    clock, some = Clock(), samples.first(samples.rows)
+    some.torch_answers(1)
+    each = clock.seconds() / len(some.texts) * BEAM_COST * (1 + WAYS * variants)
+    count = max(FEWEST, int(HELD_OUT * budget.seconds / max(each, 1e-9)))
+    budget.note(INPUTS, count, len(samples.texts))
+    return samples.first(count) if count < len(samples.texts) else samples
+
+
+def certified(samples: Samples, budget: Budget) -> dict[str, Any]:
+    """The certificate, its answers searched again as far as the time goes; VerificationError if one is not the best."""
+    certificate = make_certificate(samples.trained, samples.texts)
+    seconds = SEARCH * budget.seconds
+    tokens = tokens_in(seconds, samples.trained, certificate["samples"][0]["source_ids"])
+    found = list(search_again(certificate, samples.trained, tokens, seconds))
+    if problems := [problem for problem in found if problem]:
+        raise VerificationError("\n".join(["the searches in torch differ, so nothing is written:", *problems]))
+    samples.searched_again = True
+    for beam_size in (1, BEAM):
+        samples.torch_answers(beam_size)
+    budget.note(SEARCHED, len(found), len(certificate["samples"]))
+    budget.note(SEARCHED_TOKENS, tokens, most_tokens(samples.trained))
+    return certificate
+
+
+def aligned(samples: Samples, budget: Budget) -> dict[str, Any]:
+    """The manifest's `alignment`, from as many pairs as the time is enough for; {} if there is no dependence at all."""
+    model, start = samples.trained.model, samples.trained.start
+    pairs = fitting_pairs(model, samples.pairs, start)
+    samples.references_found = reference_pairs(model, pairs, start, seconds=ALIGNMENT * budget.seconds)
+    budget.note(PAIRS, len(samples.references_found), len(pairs))
+    return best_alignment(model, samples.references_found)
 
 
 def _forward(trained: TrainedModel) -> None:
@@ -139,6 +231,13 @@ def describe_variants(variants: Sequence[str], config: ModelConfig, rounding: fl
     }
 
 
+def written_sizes(config: ModelConfig) -> dict[str, Any]:
+    """`sizes`, and `head_size` where d_model and heads do not say it."""
+    sizes = dataclasses.asdict(sizes_of(config))
+    head_size = sizes.pop("head_size")
+    return {"sizes": sizes, **({"head_size": head_size} if head_size else {})}
+
+
 def describe(
     run: Path,
     trained: TrainedModel,
@@ -151,7 +250,7 @@ def describe(
     limit = trained.config.max_length
     return {
         "name": name,
-        "sizes": dataclasses.asdict(sizes_of(trained.config)),
+        **written_sizes(trained.config),
         "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
         "limits": {"max_source_length": limit - 1, "max_target_length": limit},  # tokens without / with the end token
         "tokenizers": TOKENIZERS,

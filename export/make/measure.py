@@ -19,10 +19,16 @@ RATES = ("differing_greedy", "differing_beam_4", *ERROR_RATES, *(f"torch_{name}"
 
 
 def decode(runner: Runner, samples: Samples) -> dict[int, list[Ids]]:
-    """The graphs' answers to the held-out inputs, by beam size."""
-    stepper, start = GraphStepper(runner), samples.trained.start
-    stepper.max_length = samples.limit
-    return {beam_size: decode_sources(stepper, samples.sources, beam_size, start=start) for beam_size in (1, BEAM)}
+    """The graphs' answers to the held-out inputs, by beam size; decoded once in a process."""
+    key = (next(iter(runner.graphs.values())), runner.way)
+    if key not in samples.decoded:
+        stepper, start, rows = GraphStepper(runner), samples.trained.start, samples.rows
+        stepper.max_length = samples.limit
+        samples.decoded[key] = {
+            beam_size: decode_sources(stepper, samples.sources, beam_size, start=start, rows=rows)
+            for beam_size in (1, BEAM)
+        }
+    return samples.decoded[key]
 
 
 def measure(runner: Runner, answers: dict[int, list[Ids]], samples: Samples, held: dict[str, Any]) -> dict[str, float]:

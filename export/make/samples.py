@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from attendant.export.bundle import BundleError
+from attendant.export.graphs.graphs import sizes_of
+from attendant.export.make.alignment import Reference
 from attendant.export.make.sample_pairs import answer_limit, has_samples, sample_pairs
+from attendant.export.verify.extent import FLOAT, room_of
 from attendant.model import checkpoint
 from attendant.model.checkpoint import TrainedModel
-from attendant.model.search.decode import decode_all
+from attendant.model.config import ModelConfig
+from attendant.model.search.decode import BATCH_ROWS, decode_all
 
 HELD_OUT = 1000  # sources at most
+BEAM, EXPECTED = 4, 20  # the largest beam; tokens of a source
 
 DEFAULTS = ("generation", "languages")  # fields of a run's config and of the manifest
 
@@ -30,6 +35,10 @@ class Samples:
     defaults: dict[str, Any] = field(default_factory=dict)  # an imported run's generation and languages
     run: Path | None = None  # where the model is from
     invented: bool = False  # whether the texts are random tokens
+    rows: int = BATCH_ROWS  # hypotheses that are decoded together
+    references_found: list[Reference] = field(default_factory=list)  # of the alignment, once they are computed
+    decoded: dict[tuple[Path, str], dict[int, list[Ids]]] = field(default_factory=dict)  # by graphs and way to run
+    searched_again: bool = False  # whether the certificate's answers were
     _answers: dict[int, list[Ids]] = field(default_factory=dict)
 
     @property
@@ -46,13 +55,16 @@ class Samples:
         """The torch model's answer to each held-out source, computed once for each beam size."""
         if beam_size not in self._answers:
             trained, limit = self.trained, self.limit
-            answers = decode_all(trained.model, self.sources, beam_size, max_length=limit, start=trained.start)
+            answers = decode_all(
+                trained.model, self.sources, beam_size, max_length=limit, start=trained.start, rows=self.rows
+            )
             self._answers[beam_size] = answers
         return self._answers[beam_size]
 
     def first(self, count: int) -> Samples:
         """The first of them."""
-        return dataclasses.replace(self, texts=self.texts[:count], references=self.references[:count], _answers={})
+        listed = self.references[:count]
+        return dataclasses.replace(self, texts=self.texts[:count], references=listed, decoded={}, _answers={})
 
     @property
     def limit(self) -> int:
@@ -76,7 +88,16 @@ def read_samples(run: Path, trained: TrainedModel, given: Path | None = None) ->
         )
     listed = [references[text] for text in texts]
     invented = given is None and not has_samples(run)
-    return Samples(trained, texts, listed, imported_defaults(run), run, invented)
+    rows = rows_that_fit(trained.config, limit)
+    return Samples(trained, texts, listed, imported_defaults(run), run, invented, rows)
+
+
+def rows_that_fit(config: ModelConfig, limit: int) -> int:
+    """How many hypotheses may be decoded together: their caches take at most three eighths of the weights."""
+    sizes = sizes_of(config)
+    tokens = answer_limit([list(range(EXPECTED))], limit) + EXPECTED
+    row = FLOAT * (2 * sizes.decoder_layers * sizes.d_model * tokens + 3 * sizes.target_vocab)
+    return max(BEAM, min(BATCH_ROWS, 3 * room_of(sizes) // 4 // row))
 
 
 def imported_defaults(run: Path) -> dict[str, Any]:

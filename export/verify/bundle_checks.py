@@ -12,7 +12,7 @@ import numpy as np
 from attendant.export import signature
 from attendant.export.bundle import LEAST_WIDTH, Bundle
 from attendant.export.precisions import PRECISIONS
-from attendant.export.runner import PLAIN, Runner
+from attendant.export.runner import PLAIN, Array, Runner
 from attendant.export.verify import replay
 from attendant.export.verify.inputs import random_inputs, worst
 from attendant.model.text.tokenizer import PAD
@@ -32,7 +32,8 @@ def guarded(name: str, check: Iterator[str]) -> Iterator[str]:
 def check_interface(runner: Runner, variant: str) -> Iterator[str]:
     precision = PRECISIONS[variant]
     kinds = {"int64": "tensor(int64)", "float32": "tensor(float)", "float16": "tensor(float16)", "int8": "tensor(int8)"}
-    for graph, session in runner.sessions.items():
+    for graph in runner.graphs:
+        session = runner.session(graph)
         for side, wanted, found in (
             ("input", signature.inputs(graph, runner.sizes, precision.quantized), session.get_inputs()),
             ("output", signature.outputs(graph, runner.sizes, precision.quantized), session.get_outputs()),
@@ -60,22 +61,22 @@ def check_rows(runner: Runner, allowed: float) -> Iterator[str]:
     sizes, limit = runner.sizes, runner.sizes.max_length
     lengths = [min(n, limit) for n in (3, 9, 1, 14, 6, 14, 2, 30)]
     batch = random_inputs(sizes, lengths, min(7, limit))
-    together = runner.stepwise(batch.source, batch.source_length, batch.target)
-    plain = runner.way == PLAIN
-    whole = runner.full(batch.source, batch.source_length, batch.target)["logprobs"] if plain else together
-    for row, length in enumerate(lengths):
-        for name, wide in (("alone", length), ("alone and padded", min(limit, 2 * length + 5))):
-            mine = np.full((1, max(LEAST_WIDTH, wide)), PAD)
-            mine[0, :length] = batch.source[row, :length]
-            one = (mine, batch.source_length[row : row + 1], batch.target[row : row + 1])
-            ways = [("token by token", together, runner.stepwise(*one))]
-            if plain:
-                ways.append(("whole", whole, runner.full(*one)["logprobs"]))
-            for way, many, single in ways:
-                if not np.abs(many[row] - single[0]).max() <= allowed:
+
+    def whole(source: Array, source_length: Array, target: Array) -> Array:
+        return runner.full(source, source_length, target)["logprobs"]
+
+    ways = {"token by token": runner.stepwise} | ({"whole": whole} if runner.way == PLAIN else {})
+    for way, run in ways.items():
+        together = run(batch.source, batch.source_length, batch.target)
+        for row, length in enumerate(lengths):
+            for name, wide in (("alone", length), ("alone and padded", min(limit, 2 * length + 5))):
+                mine = np.full((1, max(LEAST_WIDTH, wide)), PAD)
+                mine[0, :length] = batch.source[row, :length]
+                single = run(mine, batch.source_length[row : row + 1], batch.target[row : row + 1])
+                if not np.abs(together[row] - single[0]).max() <= allowed:
                     yield (
                         f"rows: a row of {length} source tokens {name} is not what it is in a batch of "
-                        f"{len(lengths)}, {way}: {worst(single[0], many[row])}"
+                        f"{len(lengths)}, {way}: {worst(single[0], together[row])}"
                     )
 
 

@@ -5,19 +5,23 @@ f32 and f16 are compared with the torch model itself, int8 with its own referenc
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from attendant.export.runner import PLAIN, Array, Feeds, Runner, chunks, padded
-from attendant.export.verify.inputs import Inputs, grid, quoted, worst
-from attendant.export.verify.int8_reference import follow, int8_reference
+from attendant.export.runner import PLAIN, Array, Feeds, GraphStepper, Runner, chunks, padded
+from attendant.export.verify.double import Double
+from attendant.export.verify.extent import WALK, extent_of
+from attendant.export.verify.inputs import Inputs, grid, quoted, random_inputs, worst
+from attendant.export.verify.int8_reference import Trace, follow, following, int8_reference
 from attendant.export.verify.int8_trace import TracingRunner
 from attendant.export.verify.rounding import with_rounding
+from attendant.export.verify.windows import Windows
 from attendant.model.text.tokenizer import BOS, EOS, PAD
 from attendant.model.transformer import AttentionWeights, Transformer
 
@@ -31,16 +35,79 @@ LARGEST_OUTPUT = 2**24  # log-probabilities of one batch of answers
 
 def check_values(runner: Runner, model: Transformer, tolerance: float) -> Iterator[str]:
     """Log-probabilities and attention against torch's, whole and token by token."""
-    exact = copy.deepcopy(model).double()
-    for inputs in grid(runner.sizes):
-        expected, precise = torch_values(model, inputs), torch_values(exact, inputs)
-        allowed = {name: rounding_allowance(tolerance, value, precise[name]) for name, value in expected.items()}
-        if runner.way == PLAIN:
+    if runner.way == PLAIN:
+        for inputs in grid(runner.sizes):
+            expected = torch_values(model, inputs)
             found = runner.full(inputs.source, inputs.source_length, inputs.target)
-            for name, value in expected.items():
-                yield from differences(name, found[name], value, allowed[name], inputs)
-        steps = runner.stepwise(inputs.source, inputs.source_length, inputs.target)
-        yield from differences("logprobs token by token", steps, expected["logprobs"], allowed["logprobs"], inputs)
+            precise = cache(partial(torch_values, model, inputs, double=True))
+            for name in list(expected):
+                yield from rounded_differences(name, found.pop(name), expected.pop(name), tolerance, inputs, precise)
+        yield from _check_long_pass(runner, model, tolerance)
+    for inputs in grid(runner.sizes):
+        walked = first_tokens(inputs)
+        steps = runner.stepwise(walked.source, walked.source_length, walked.target)
+        expected = torch_values(model, walked)
+        yield from rounded_differences(
+            "logprobs token by token",
+            steps,
+            expected["logprobs"],
+            tolerance,
+            walked,
+            partial(torch_values, model, walked, double=True),
+        )
+    yield from check_windows(runner, model, tolerance)
+
+
+def _check_long_pass(runner: Runner, model: Transformer, tolerance: float) -> Iterator[str]:
+    """Log-probabilities alone, where the maps of all layers would take too much memory."""
+    extent = extent_of(runner.sizes)
+    if extent.whole > extent.maps:
+        inputs = random_inputs(runner.sizes, [extent.whole], extent.whole)
+        found = runner.full(inputs.source, inputs.source_length, inputs.target, maps=False)["logprobs"]
+        expected = torch_logprobs(model, inputs)["logprobs"]
+        precise = partial(torch_logprobs, model, inputs, double=True)
+        yield from rounded_differences("logprobs", found, expected, tolerance, inputs, precise)
+
+
+def check_windows(runner: Runner, model: Transformer, tolerance: float) -> Iterator[str]:
+    """Tokens here and there up to the model's limit, after torch's own keys and values."""
+    windows = Windows(runner.sizes, runner.way)
+    if not windows.firsts:
+        return
+    stepper = GraphStepper(runner)
+    precise: dict[int, Array] = {}
+    for number, (window, expected) in enumerate(windows.of_torch(model)):
+        if not number:
+            stepper.encode(windows.inputs.source, windows.inputs.source_length)
+        found = windows.steps(stepper, window)
+
+        def exactly(first: int = window.first) -> Feeds:
+            if not precise:
+                with Double():
+                    precise.update({other.first: value for other, value in windows.of_torch(model)})
+            return {"logprobs": precise[first]}
+
+        name = f"logprobs of tokens {window.first} to {window.last}"
+        yield from rounded_differences(name, found, expected, tolerance, windows.inputs, exactly)
+
+
+def first_tokens(inputs: Inputs) -> Inputs:
+    """The inputs with a target that is decoded token by token: no longer than WALK."""
+    return Inputs(inputs.source, inputs.source_length, inputs.target[:, :WALK])
+
+
+def rounded_differences(
+    name: str, found: Array, expected: Array, tolerance: float, inputs: Inputs, precise: Callable[[], Feeds]
+) -> Iterator[str]:
+    """`differences`; where there are some, torch's own rounding of these values, which takes its time, is allowed.
+
+    `precise`: the values in f64, by the first word of their names.
+    """
+    problems = list(differences(name, found, expected, tolerance, inputs))
+    if problems:
+        allowed = rounding_allowance(tolerance, expected, precise()[name.partition(" ")[0]])
+        problems = list(differences(name, found, expected, allowed, inputs))
+    yield from problems
 
 
 def rounding_allowance(tolerance: float, single: Array, double: Array) -> float:
@@ -63,17 +130,51 @@ def check_int8_values(
     """
     reference = int8_reference(model, int8_caches=runner.way != PLAIN)
     tracing = TracingRunner(runner, graphs)
-    for inputs in grid(runner.sizes):
-        arguments = (inputs.source, inputs.source_length, inputs.target)
-        if runner.way == PLAIN:
-            yield from _check_traced("", tracing.full(*arguments), runner.full(*arguments), tracing, reference, inputs)
-        found = {"logprobs": tracing.stepwise(*arguments)}
-        served = {"logprobs": runner.stepwise(*arguments)}
-        yield from _check_traced(" token by token", found, served, tracing, reference, inputs)
+    inputs = list(grid(runner.sizes))
+    if runner.way == PLAIN:
+        served = [runner.full(*each.arrays) for each in inputs]
+        runner.let_go()
+        for each in inputs:
+            yield from _check_traced("", tracing.full(*each.arrays), served.pop(0), tracing, reference, each)
+    walked = [first_tokens(each) for each in inputs]
+    steps = [runner.stepwise(*each.arrays) for each in walked]
+    runner.let_go()
+    for each in walked:
+        found, expected = {"logprobs": tracing.stepwise(*each.arrays)}, {"logprobs": steps.pop(0)}
+        yield from _check_traced(" token by token", found, expected, tracing, reference, each)
+    yield from _check_int8_windows(tracing, reference)
     longest = len(start) + max((len(target) for _, target in answers), default=0) + 1
     rows = min(LARGEST_BATCH, max(1, LARGEST_OUTPUT // (longest * runner.sizes.target_vocab)))
     for batch in chunks(sorted(answers, key=lambda pair: len(pair[0])), rows):
         yield from _check_answers(tracing, reference, batch, limit or runner.sizes.max_length, start)
+
+
+def _check_int8_windows(tracing: TracingRunner, reference: Transformer) -> Iterator[str]:
+    """Tokens up to the model's limit, after the reference's own keys and values, along the levels of the graphs."""
+    windows = Windows(tracing.sizes, tracing.way)
+    if not windows.firsts:
+        return
+    source, source_length = windows.inputs.source, windows.inputs.source_length
+    stepper = GraphStepper(tracing)
+    stepper.encode(source, source_length)
+    trace = tracing.take_trace(source, source_length)
+    with torch.inference_mode():
+        with following(reference, trace):
+            cache = windows.encode(reference)
+        yield from _first_problem(trace, "of a source", windows.inputs)
+        for window in windows.prefixes(reference, cache):
+            found = windows.steps(stepper, window)
+            trace = tracing.take_trace(source, source_length, window.first)
+            with following(reference, trace):
+                expected = windows.expected(reference, window, cache)
+            name = f"of tokens {window.first} to {window.last}"
+            yield from _first_problem(trace, name, windows.inputs)
+            yield from differences(f"logprobs {name}", found, expected, INT8_TOLERANCE, windows.inputs)
+
+
+def _first_problem(trace: Trace, of: str, inputs: Inputs) -> Iterator[str]:
+    for problem in itertools.islice(trace.problems(LEVEL_SLACK), 1):
+        yield f"levels {of} are off {inputs}: {problem}"
 
 
 def _check_traced(
@@ -140,16 +241,24 @@ def differences(name: str, found: Array, expected: Array, allowed: float, inputs
         yield f"{name} is off by more than {allowed:.2g} {inputs}: {worst(found, expected)}{swapped}"
 
 
-def torch_values(model: Transformer, inputs: Inputs) -> dict[str, Array]:
+def torch_logprobs(model: Transformer, inputs: Inputs, double: bool = False) -> Feeds:
+    """Log-probabilities alone: attention is computed by torch's fused kernel, and no map is held."""
+    with torch.inference_mode(), Double() if double else contextlib.nullcontext():
+        logits = model(torch.from_numpy(inputs.source), torch.from_numpy(inputs.target))
+        return {"logprobs": possible(logits.log_softmax(-1).numpy())}
+
+
+def torch_values(model: Transformer, inputs: Inputs, double: bool = False) -> dict[str, Array]:
+    """Log-probabilities and attention of every layer and head, in f32 or f64."""
     weights = AttentionWeights()
-    with torch.inference_mode():
+    with torch.inference_mode(), Double() if double else contextlib.nullcontext():
         logits = model(torch.from_numpy(inputs.source), torch.from_numpy(inputs.target), weights)
     return {"logprobs": possible(logits.log_softmax(-1).numpy())} | attention_arrays(weights)
 
 
 def possible(logprobs: Array) -> Array:
-    """Log-probabilities, cut off below at IMPOSSIBLE."""
-    return np.maximum(logprobs, IMPOSSIBLE)
+    """Log-probabilities, cut off below at IMPOSSIBLE; in place."""
+    return np.maximum(logprobs, IMPOSSIBLE, out=logprobs)
 
 
 def attention_arrays(weights: AttentionWeights) -> dict[str, Array]:

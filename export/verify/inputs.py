@@ -9,11 +9,13 @@ import numpy as np
 
 from attendant.export import signature
 from attendant.export.runner import Array, padded
+from attendant.export.verify.extent import extent_of
 from attendant.model.text.tokenizer import BOS, EOS, PAD
 
 SEED = 1
 SHOWN = 60  # characters of a text in a problem
 FIRST_REAL_ID = EOS + 1
+BATCHED, EXACT = 2, 64  # a batch's sources are this many times shorter than the longest, where that has more tokens
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,22 @@ class Inputs:
     source_length: Array
     target: Array
 
+    @property
+    def arrays(self) -> tuple[Array, Array, Array]:
+        return self.source, self.source_length, self.target
+
     def __str__(self) -> str:
         lengths, (batch, target_length) = self.source_length, self.target.shape
         return f"at batch {batch}, source lengths {lengths.min()} to {lengths.max()}, target length {target_length}"
 
 
 def grid(sizes: signature.Sizes) -> Iterator[Inputs]:
-    """Batches of 1 to 16, lengths from 1 to the limit, padded and not, of random tokens."""
-    limit = sizes.max_length
+    """Batches of 1 to 16, lengths from 1 to the longest whose attention fits, padded and not, of random tokens."""
+    limit = extent_of(sizes).maps
     for lengths, target_length in (
         ([1], 1),
         ([limit], limit),
-        ([1, limit, 3], 2),
+        ([1, max(1, limit // BATCHED), 3] if limit > EXACT else [1, limit, 3], 2),
         ([5, 2, 7, 7, 1], 9),
         ([3] * 16, 13),
     ):

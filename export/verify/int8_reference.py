@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ SMALLEST_VALUE = 1e-30
 LEVEL = 127
 WEIGHT_LEVEL = 63
 EXACT_IN_F32 = 2**24  # whole numbers up to here
+AT_ONCE = 2**22  # elements of a weight that are converted at once
 
 
 class Trace:
@@ -92,14 +94,16 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         self.quantize = Quantizer(name, of_source=name.startswith("encoder.") or name.endswith("keys_values"))
-        levels, self.scale = quantize_rows(weight)
+        self.levels, self.scale = quantize_rows(weight)
         largest_sum = weight.shape[1] * LEVEL * WEIGHT_LEVEL
-        self.levels = levels if largest_sum < EXACT_IN_F32 else levels.double()
+        self.dtype = torch.float32 if largest_sum < EXACT_IN_F32 else torch.float64
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
         levels, scale = self.quantize(x)
-        sums = levels.to(self.levels.dtype) @ self.levels.T  # whole numbers, exact in any order
+        levels = levels.to(self.dtype)
+        parts = self.levels.split(max(1, AT_ONCE // self.levels.shape[1]))
+        sums = torch.cat([levels @ part.to(self.dtype).T for part in parts], -1)  # whole numbers, exact in any order
         y: Tensor = sums.float() * (scale * self.scale)
         return y if self.bias is None else y + self.bias
 
@@ -108,7 +112,8 @@ class Int8Attention(MultiHeadAttention):
     """Multi-head attention with int8 projections, and with int8 keys and values where they are cached so."""
 
     def __init__(self, config: ModelConfig, name: str, original: MultiHeadAttention, int8_cache: bool) -> None:
-        super().__init__(config)
+        with torch.device("meta"):  # its own weights are replaced
+            super().__init__(config)
         if config.score == "additive":
             self.additive = original.additive
         weight, bias = original.project_in.weight, original.project_in.bias
@@ -120,8 +125,8 @@ class Int8Attention(MultiHeadAttention):
         cross = name.endswith("cross_attention")
         del self.project_in
         if cross:
-            self.project_queries = project_in(" queries", slice(config.d_model))
-            self.project_keys_values = project_in(" keys_values", slice(config.d_model, None))
+            self.project_queries = project_in(" queries", slice(config.inner))
+            self.project_keys_values = project_in(" keys_values", slice(config.inner, None))
         else:
             self.project_all = project_in("", slice(None))
         out = original.project_out
@@ -150,38 +155,62 @@ class Int8Attention(MultiHeadAttention):
         return split_heads(x, self.heads)
 
 
+class Int8Embedding(nn.Module):
+    """Rows of a table in levels, times their scales."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.levels, self.scale = quantize_rows(weight.detach())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.levels[ids] * self.scale[ids].unsqueeze(-1)
+
+
 def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(out, in) -> levels of the same shape, and the scale of each row"""
-    scale = weight.abs().amax(1).clamp(min=SMALLEST_SCALE) / WEIGHT_LEVEL
-    return (weight / scale.unsqueeze(1)).round(), scale
+    """(out, in) -> int8 levels of the same shape, and the scale of each row"""
+    levels, scales = torch.empty(weight.shape, dtype=torch.int8), []
+    rows = max(1, AT_ONCE // weight.shape[1])
+    for found, part in zip(levels.split(rows), weight.split(rows), strict=True):
+        scale = part.abs().amax(1).clamp(min=SMALLEST_SCALE) / WEIGHT_LEVEL
+        found.copy_((part / scale.unsqueeze(1)).round())
+        scales.append(scale)
+    return levels, torch.cat(scales)
 
 
 def int8_reference(model: Transformer, int8_caches: bool) -> Transformer:
-    """A copy of the model that computes as its int8 graphs do; with int8 caches, as those of our own operators do."""
-    copied = copy.deepcopy(model)
+    """The model as its int8 graphs compute it; with int8 caches, as those of our own operators do.
+
+    What stays in f32 is the model's own.
+    """
+    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
             int8_cache = int8_caches and name.startswith("decoder.")
             copied.set_submodule(name, Int8Attention(model.config, name, module, int8_cache))
         elif isinstance(module, nn.Embedding):
-            levels, scale = quantize_rows(module.weight.detach())
-            copied.set_submodule(name, nn.Embedding.from_pretrained(levels * scale.unsqueeze(1)))
+            copied.set_submodule(name, Int8Embedding(module.weight))
         elif isinstance(module, nn.Linear) and "attention" not in name:
             copied.set_submodule(name, Int8Linear(f"{name}.weight", module.weight, module.bias))
     return copied.eval()
+
+
+@contextmanager
+def following(reference: Transformer, trace: Trace | None) -> Iterator[None]:
+    """Inside, a model that `int8_reference` made goes on with the levels of a trace, or without one on its own."""
+    quantizers = [module for module in reference.modules() if isinstance(module, Quantizer)]
+    try:
+        for quantizer in quantizers:
+            quantizer.trace = trace
+        yield
+    finally:
+        for quantizer in quantizers:
+            quantizer.trace = None
 
 
 def follow(
     reference: Transformer, trace: Trace | None, source: Tensor, target: Tensor
 ) -> tuple[Tensor, AttentionWeights]:
     """Log-probabilities (B, T, V) and attention of a model that `int8_reference` made, along a trace or on its own."""
-    quantizers = [module for module in reference.modules() if isinstance(module, Quantizer)]
     weights = AttentionWeights()
-    try:
-        for quantizer in quantizers:
-            quantizer.trace = trace
-        with torch.inference_mode():
-            return reference(source, target, weights).log_softmax(-1), weights
-    finally:
-        for quantizer in quantizers:
-            quantizer.trace = None
+    with following(reference, trace), torch.inference_mode():
+        return reference(source, target, weights).log_softmax(-1), weights

@@ -17,6 +17,7 @@ from attendant.export.verify.int8_reference import Trace
 PRODUCT = "MatMulInteger"
 WEIGHT = " packed"  # ends the name of a product's stored weight
 ZERO_POINT = 128
+CACHED = ("self_attention key", "self_attention value")  # ends the names of levels that a step adds to
 FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -24,20 +25,21 @@ class TracingRunner(Runner):
     """The graphs of one variant, plain or of our own operators' definitions, with the levels read by their products."""
 
     def __init__(self, runner: Runner, graphs: dict[str, Path]) -> None:
-        self.sizes, self.way, self.kind = runner.sizes, runner.way, runner.kind
-        self.sessions: dict[str, ort.InferenceSession] = {}
+        super().__init__(graphs, runner.sizes, runner.way)
         self._products: dict[str, dict[str, str]] = {}  # graph: value: the product that reads it
         self._seen: dict[str, list[Array]] = {}
-        for graph in (f"{self.kind}encoder", f"{self.kind}step") if self.kind else ("encoder", "step", "full"):
-            model = inline_local_functions(onnx.load(str(graphs[graph]), load_external_data=False))
-            self._products[graph] = read = products_of(model.graph)
-            model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UINT8, None) for name in read)
-            options = ort.SessionOptions()
-            options.log_severity_level = 3
-            options.add_session_config_entry(FOLDER, str(graphs[graph].parent))
-            self.sessions[graph] = ort.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+
+    def _load(self, graph: str) -> ort.InferenceSession:
+        path = self.graphs[graph]
+        model = inline_local_functions(onnx.load(str(path), load_external_data=False))
+        self._products[graph] = read = products_of(model.graph)
+        model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UINT8, None) for name in read)
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.enable_mem_pattern = False
+        options.enable_cpu_mem_arena = False
+        options.add_session_config_entry(FOLDER, str(path.parent))
+        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def run(self, graph: str, feeds: Feeds, *_: str) -> Feeds:
         """All outputs, whatever is asked for, except the levels, which are recorded for `take_trace`."""
@@ -59,9 +61,10 @@ class TracingRunner(Runner):
                 self._seen[f"decoder.{layer}.{attention} {side}"] = [joined]  # the last step holds all before it
         return outputs
 
-    def take_trace(self, source: Array, source_length: Array) -> Trace:
-        """The levels of what ran since the last call, steps side by side."""
+    def take_trace(self, source: Array, source_length: Array, first: int = 0) -> Trace:
+        """The levels of what ran since the last call, steps side by side; of cached ones, from position `first` on."""
         levels = {name: torch.from_numpy(np.concatenate(seen, axis=1)) for name, seen in self._seen.items()}
+        levels |= {name: value[:, first:] for name, value in levels.items() if name.endswith(CACHED)}
         self._seen = {}
         return Trace(levels, torch.from_numpy(np.arange(source.shape[1]) < source_length[:, None]))
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from attendant.export.bundle import Bundle, Variant, digest
 from attendant.export.graphs.graphs import sizes_of
-from attendant.export.make.alignment import agreement, best_alignment, references_of
-from attendant.export.make.certificate import check_answers
+from attendant.export.make.alignment import agreement, best_alignment, fitting_pairs, reference_pairs
+from attendant.export.make.budget import INPUTS, PAIRS, SEARCHED, SEARCHED_TOKENS
+from attendant.export.make.certificate import FEWEST_TOKENS, check_answers, most_tokens, search_again
 from attendant.export.make.measure import check_measured, decode, measure
 from attendant.export.make.samples import DEFAULTS, Ids, Samples
 from attendant.export.precisions import PRECISIONS
@@ -29,6 +30,8 @@ FEW = 64  # held-out inputs
 def of_bundle(bundle: Bundle, samples: Samples) -> Iterator[str]:
     answers = guarded("its samples", check_answers(bundle.certificate, samples.trained))
     yield from (f"certificate: {problem}" for problem in answers)
+    again = guarded("its samples", check_searched(bundle, samples))
+    yield from (f"certificate: {problem}" for problem in again)
     yield from guarded("facts", check_facts(bundle, samples.trained))
     yield from guarded("facts", check_defaults(bundle, samples))
     yield from guarded("facts", check_origin(bundle, samples))
@@ -107,10 +110,36 @@ def check_origin(bundle: Bundle, samples: Samples) -> Iterator[str]:
         yield "facts: there are examples beside those of the certificate"
 
 
+def check_searched(bundle: Bundle, samples: Samples) -> Iterator[str]:
+    """The certificate's answers against the slow reference search: as many as the export says, one at least."""
+    if not samples.searched_again:
+        count = max(1, looked_at(bundle, SEARCHED, len(bundle.certificate["samples"])))
+        limit = most_tokens(samples.trained)
+        tokens = max(FEWEST_TOKENS, looked_at(bundle, SEARCHED_TOKENS, limit))
+        found = itertools.islice(search_again(bundle.certificate, samples.trained, tokens), count)
+        yield from (problem for problem in found if problem)
+
+
+def looked_at(bundle: Bundle, what: str, whole: int) -> int:
+    """How many of something the export looked at: fewer than all where its seconds were over."""
+    told = bundle.certificate.get("looked_at")
+    found = told.get(what) if isinstance(told, dict) else None
+    return min(found[0], whole) if isinstance(found, list) and found and isinstance(found[0], int) else whole
+
+
+def held_out(bundle: Bundle, samples: Samples) -> Samples:
+    """The inputs that the export compared answers on."""
+    count = max(1, looked_at(bundle, INPUTS, len(samples.texts)))
+    return samples if count == len(samples.texts) else samples.first(count)
+
+
 def check_alignment(bundle: Bundle, samples: Samples) -> Iterator[str]:
     """The claimed heads agree with the model as much as the manifest says, and nearly as much as the best do."""
     model, claimed = samples.trained.model, bundle.alignment
-    references = references_of(model, samples.pairs, samples.trained.start)
+    references, start = samples.references_found, samples.trained.start
+    if not references:
+        fitting = fitting_pairs(model, samples.pairs, start)
+        references = reference_pairs(model, fitting, start, looked_at(bundle, PAIRS, len(fitting)))
     best = best_alignment(model, references)
     if bool(best) != bool(claimed):
         yield f"alignment: the manifest has {'none' if best else 'one'}, and the checkpoint {'one' if best else 'none'}"

@@ -23,7 +23,7 @@ Without samples of a run there is no torch model to compare with: then neither t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from attendant.export.bundle import Bundle, Variant
@@ -39,10 +39,15 @@ if TYPE_CHECKING:
 PROCESSORS = 4  # torch may round the same values by this many times more on the processor of the export than here
 
 
-def verify(bundle: Bundle, samples: Samples | None = None, threads: int = 0) -> list[str]:
+def verify(
+    bundle: Bundle,
+    samples: Samples | None = None,
+    threads: int = 0,
+    begin: Callable[[str], None] = lambda _: None,
+) -> list[str]:
     """All problems of a bundle; compared with torch too if the samples of its run, which hold the model, are given.
 
-    `threads`: onnxruntime's; 0: its default.
+    `threads`: onnxruntime's; 0: its default. `begin` gets the name of each stage of a variant.
     """
     problems: list[str] = []
     if samples:
@@ -55,17 +60,21 @@ def verify(bundle: Bundle, samples: Samples | None = None, threads: int = 0) -> 
     held = replay.check_samples(bundle.certificate, bundle.sizes.max_length)
     problems += [f"certificate: {problem}" for problem in guarded("its samples", held)]
     if samples:
+        samples = torch_checks.held_out(bundle, samples)
         problems += torch_checks.of_bundle(bundle, samples)
     for variant in bundle.variants.values():
-        problems += [f"{variant.name} {problem}" for problem in _of_variant(bundle, variant, samples, threads)]
+        problems += [f"{variant.name} {problem}" for problem in _of_variant(bundle, variant, samples, threads, begin)]
     return problems
 
 
-def _of_variant(bundle: Bundle, variant: Variant, samples: Samples | None, threads: int) -> Iterator[str]:
+def _of_variant(
+    bundle: Bundle, variant: Variant, samples: Samples | None, threads: int, begin: Callable[[str], None]
+) -> Iterator[str]:
     if variant.name not in PRECISIONS:
         yield f"is no precision that this version can verify; it knows {', '.join(PRECISIONS)}"
         return
     precision = PRECISIONS[variant.name]
+    begin(f"{variant.name}: proof of its weights")
     too_loose = list(guarded("tolerance", check_tolerance(bundle, variant, samples)))
     yield from too_loose
     yield from guarded("measured", manifest_checks.check_measured_values(variant))
@@ -77,13 +86,15 @@ def _of_variant(bundle: Bundle, variant: Variant, samples: Samples | None, threa
     ways = ways_to_run(variant.graphs)
     served = ways[-1] if KERNELS in ways else PLAIN
     for way in ways:
+        begin(f"{variant.name}: proof of {way}")
         prefix = {PLAIN: "", DEFINITIONS: "definitions: ", KERNELS: "kernels: "}[way]
         try:
             runner = Runner(variant.graphs, bundle.sizes, way, threads)
+            interface = list(bundle_checks.check_interface(runner, variant.name))
         except Exception as error:  # onnxruntime raises its own kinds, with no common base
             yield f"{prefix}onnxruntime cannot load it: {error}"
             continue
-        for problem in _of_runner(bundle, variant, runner, samples, tolerance, way == served):
+        for problem in (*interface, *_of_runner(bundle, variant, runner, samples, tolerance, way == served)):
             yield f"{prefix}{problem}"
 
 
@@ -106,7 +117,6 @@ def _of_runner(
     bundle: Bundle, variant: Variant, runner: Runner, samples: Samples | None, tolerance: float, served: bool
 ) -> Iterator[str]:
     precision = PRECISIONS[variant.name]
-    yield from bundle_checks.check_interface(runner, variant.name)
     if runner.way == PLAIN:
         yield from guarded("merge", bundle_checks.check_merge(runner, precision.dtype))
     yield from guarded("rows", bundle_checks.check_rows(runner, precision.row_distance))

@@ -110,6 +110,9 @@ void attend(const Attention& a) {
     float* s = a.scores + h * width;
     if (a.key_scale) {
       scale_scores<L>(s, a.key_scale + h * a.scale_stride, a.length, a.factor);
+      if (a.bias) add_bias<L>(s, a.bias + h * a.bias_stride, a.length, 1.0f);
+    } else if (a.bias) {
+      add_bias<L>(s, a.bias + h * a.bias_stride, a.length, a.factor);
     } else {
       for (size_t j = 0; j < width; j += 16) L::store(s + j, L::mul(L::load(s + j), L::set(a.factor)));
     }

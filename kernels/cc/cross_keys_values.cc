@@ -1,8 +1,9 @@
 // CrossKeysValues: a decoder layer's keys and values of the sources, as its cross-attention reads them.
 //
-//   memory (N, D), source (B, S) (only its shape is read), source_length (B), product (D, 2D)
+//   memory (N, D), source (B, S) (only its shape is read), source_length (B), product (D, 2 H d)
 //   -> key (B, H, S, d), value (B, H, S, d) [, scale (B, 2, H, S)]
 //
+//   H d = D unless the attribute `head` says d.
 //   k, v = Split(product(memory)); key and value: of each source and head, zeros where the source has ended.
 //   int8: quantized with one scale for each token and head, keys and values apart; scale 0 where the source has ended.
 #include <cstring>
@@ -16,7 +17,7 @@ namespace {
 struct CrossKeysValues : Operator {
   Machine machine;
   bool int8;
-  int heads = 0, d = 0, width = 0;
+  int heads = 0, d = 0, width = 0, inner = 0;  // inner: features of all heads
   Product product;
 
   explicit CrossKeysValues(const Definition& definition) : machine(definition.machine), int8(definition.flag("int8")) {
@@ -25,7 +26,8 @@ struct CrossKeysValues : Operator {
     const int64_t count = definition.integer("heads");
     d = head_size(definition, width, count);
     heads = int(count);
-    product = weights.product("the product", width, 2 * width);
+    inner = heads * d;
+    product = weights.product("the product", width, 2 * inner);
   }
 
   struct Outputs {
@@ -57,7 +59,7 @@ struct CrossKeysValues : Operator {
     run.require(out.side[0] && out.side[1] && (out.scale || !int8), "all outputs must be used");
     for (int64_t b = 0; b < sources; b++) clear_padding(out, b, lengths[b]);
     const float* x = memory.as<float>();
-    split_rows(run, machine, int(tokens), 2.0 * width * width, [&](Workers& workers, int from, int to) {
+    split_rows(run, machine, int(tokens), 2.0 * width * inner, [&](Workers& workers, int from, int to) {
       rows(workers, x + size_t(from) * size_t(width), places.data() + from, to - from, out);
     });
   }
@@ -75,16 +77,16 @@ struct CrossKeysValues : Operator {
 
   void rows(Workers& workers, const float* x, const int64_t* places, int count, const Outputs& out) const {
     Frame frame;
-    const size_t w = size_t(width);
+    const size_t w = size_t(inner);
     Activations a = Workers::room(frame, product, count, width);
     float* wide = frame.take<float>(size_t(count) * 2 * w);
     workers.prepare(x, count, width, Norm{}, nullptr, product, a);
     workers.multiply(product, a, count, wide, 2 * w, nullptr);
-    workers.each_row(count, 2.0 * width, [&](int row) {
+    workers.each_row(count, 2.0 * inner, [&](int row) {
       const int64_t source = places[row] / out.slots, slot = places[row] % out.slots;
       for (int side = 0; side < 2; side++)
         for (int h = 0; h < heads; h++) {
-          const float* from = wide + size_t(row) * 2 * w + side * width + h * d;
+          const float* from = wide + size_t(row) * 2 * w + side * inner + h * d;
           const int64_t entry = ((source * heads + h) * out.slots + slot) * d;
           if (int8)
             out.scale[((source * 2 + side) * heads + h) * out.slots + slot] =

@@ -2,17 +2,21 @@
 //
 //   x (R, D), position (R), source_row (R), source_length (B),
 //   self_key, self_value (R, H, P, d) [, self_scale (R, 2, H, P)], cross_key, cross_value (B, H, S, d) [, cross_scale
-//   (B, 2, H, S)], products qkv (D, 3D), self out (D, D), cross queries (D, D), cross out (D, D), widen (D, F), narrow
-//   (F, D), norms self, cross, feed-forward -> y (R, D), present_key, present_value [, present_scale]
+//   (B, 2, H, S)], products qkv (D, 3 H d), self out (H d, D), cross queries (D, H d), cross out (H d, D), widen (D, F
+//   or 2 F), narrow (F, D), norms self, cross, feed-forward [, bias (H, M + 1)] -> y (R, D), present_key, present_value
+//   [, present_scale]
 //
 //   Sublayer(x, f) = x + f(norm(x)) with pre_norm, else norm(x + f(x)).
 //   1. q, k, v = qkv(x); k and v of row r go to slot position[r] of its cache; out(Attention(q, slots 0 ... position))
 //   2. out(Attention(queries(x), slots 0 ... source_length[source_row] - 1 of the source's cache))
-//   3. narrow(activation(widen(x)))
+//   3. narrow(activation(widen(x))), or gated narrow(activation(first half of widen(x)) * second half)
+//   With the attribute `relative` = M, bias[h, max(slot - position, -M) + M] is added to a score of self-attention.
+//   Norms are LayerNorm, or with `rms` RMSNorm. H d = D unless the attribute `head` says d.
 //   Attention: Softmax(q . key / sqrt(d)) . value, each head alone. int8: a key, a value is q * scale, with one scale
 //   for each slot and head: scale (rows, 0 keys or 1 values, H, slots).
 //
 // If an output of the cache is bound to its input's memory, only the new entry is written; else the input is copied.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -38,10 +42,11 @@ struct Cache {
 struct DecoderLayer : Operator {
   Machine machine;
   bool int8, pre_norm;
-  int heads = 0, d = 0, width = 0;
+  int heads = 0, d = 0, width = 0, inner = 0;  // inner: features of all heads
   Product qkv, self_out, queries, cross_out;
   FeedForward feed_forward;
   Norm self_norm, cross_norm;
+  RelativeBias bias;
 
   explicit DecoderLayer(const Definition& definition)
       : machine(definition.machine), int8(definition.flag("int8")), pre_norm(definition.flag("pre_norm")) {
@@ -51,18 +56,18 @@ struct DecoderLayer : Operator {
     const int64_t count = definition.integer("heads");
     d = head_size(definition, width, count);
     heads = int(count);
-    qkv = weights.product("qkv", width, 3 * width);
-    self_out = weights.product("self out", width, width);
-    queries = weights.product("cross queries", width, width);
-    cross_out = weights.product("cross out", width, width);
-    feed_forward.widen = weights.product("widen", width, wide);
-    feed_forward.narrow = weights.product("narrow", wide, width);
+    inner = heads * d;
+    qkv = weights.product("qkv", width, 3 * inner);
+    self_out = weights.product("self out", inner, width);
+    queries = weights.product("cross queries", width, inner);
+    cross_out = weights.product("cross out", inner, width);
+    feed_forward.read(definition, weights, width, wide);
     const float epsilon = definition.number("epsilon");
     self_norm = weights.norm("self norm", width, epsilon);
     cross_norm = weights.norm("cross norm", width, epsilon);
     feed_forward.norm = weights.norm("feed-forward norm", width, epsilon);
-    feed_forward.activation = activation_of(definition);
     feed_forward.pre_norm = pre_norm;
+    bias = weights.bias(heads, false);
   }
 
   struct Inputs {
@@ -124,7 +129,7 @@ struct DecoderLayer : Operator {
     float* y = run.output<float>(0, {rows, width});
     if (y != x.data && rows) std::memcpy(y, x.data, size_t(rows * width) * 4);
     present(run, in.self, rows);
-    const double work = 6.0 * width * width + 2.0 * width * feed_forward.widen.n;
+    const double work = 6.0 * width * inner + 2.0 * width * feed_forward.widen.n;
     split_rows(run, machine, int(rows), work, [&](Workers& workers, int from, int to) {
       layer(workers, in, y + size_t(from) * size_t(width), from, to);
     });
@@ -133,23 +138,23 @@ struct DecoderLayer : Operator {
   // x: the rows from `from` to `to` of y, in place
   void layer(Workers& workers, const Inputs& in, float* x, int from, int to) const {
     const int rows = to - from;
-    const size_t w = size_t(width);
+    const size_t w = size_t(width), all = size_t(inner);
     Frame frame;
-    Activations a = Workers::room(frame, qkv, rows, width);
-    float* wide = frame.take<float>(size_t(rows) * 3 * w);
-    float* attended = frame.take<float>(size_t(rows) * w);
+    Activations a = Workers::room(frame, qkv, rows, std::max(width, inner));
+    float* wide = frame.take<float>(size_t(rows) * 3 * all);
+    float* attended = frame.take<float>(size_t(rows) * all);
     const Norm none{};
 
     workers.prepare(x, rows, width, pre_norm ? self_norm : none, nullptr, qkv, a);
-    workers.multiply(qkv, a, rows, wide, 3 * w, nullptr);
-    attend(workers, in, from, rows, wide, 3 * w, true, attended);
-    workers.prepare(attended, rows, width, none, nullptr, self_out, a);
+    workers.multiply(qkv, a, rows, wide, 3 * all, nullptr);
+    attend(workers, in, from, rows, wide, 3 * all, true, attended);
+    workers.prepare(attended, rows, inner, none, nullptr, self_out, a);
     workers.multiply(self_out, a, rows, x, w, x);
 
     workers.prepare(x, rows, width, pre_norm ? cross_norm : self_norm, pre_norm ? nullptr : x, queries, a);
-    workers.multiply(queries, a, rows, wide, w, nullptr);
-    attend(workers, in, from, rows, wide, w, false, attended);
-    workers.prepare(attended, rows, width, none, nullptr, cross_out, a);
+    workers.multiply(queries, a, rows, wide, all, nullptr);
+    attend(workers, in, from, rows, wide, all, false, attended);
+    workers.prepare(attended, rows, inner, none, nullptr, cross_out, a);
     workers.multiply(cross_out, a, rows, x, w, x);
     if (!pre_norm) workers.normalize(x, rows, width, cross_norm, x);
 
@@ -164,7 +169,7 @@ struct DecoderLayer : Operator {
     int groups = rows < 2 * workers.team_size() ? 2 * workers.team_size() / rows : 1;
     if (groups > heads) groups = heads;
     if (workers.team_size() == 1) groups = 1;
-    workers.each_row(rows * groups, 2.0 * double(cache.slots) * width / groups, [&](int task) {
+    workers.each_row(rows * groups, 2.0 * double(cache.slots) * inner / groups, [&](int task) {
       const int row = task / groups, group = task % groups;
       const int first = group * heads / groups, last = (group + 1) * heads / groups;
       const float* q = query + size_t(row) * stride;
@@ -172,7 +177,7 @@ struct DecoderLayer : Operator {
       if (self) store(workers.path(), q, cache, at, in.position[at], first, last);
       const int64_t owner = self ? at : in.source_row[at];
       const int64_t length = self ? in.position[at] + 1 : in.source_length[owner];
-      attend_row(workers.path(), q, cache, owner, int(length), first, last, out + size_t(row) * size_t(width));
+      attend_row(workers.path(), q, cache, owner, int(length), first, last, self, out + size_t(row) * size_t(inner));
     });
   }
 
@@ -181,7 +186,7 @@ struct DecoderLayer : Operator {
              int last) const {
     for (int side = 0; side < 2; side++)
       for (int h = first; h < last; h++) {
-        const float* x = q + (side + 1) * width + h * d;
+        const float* x = q + (side + 1) * inner + h * d;
         char* entry = (side ? cache.value : cache.key) + cache.entry(row, h, slot);
         if (int8)
           cache.scales(row, side, h)[slot] = path.quantize_head(x, d, reinterpret_cast<int8_t*>(entry));
@@ -191,7 +196,7 @@ struct DecoderLayer : Operator {
   }
 
   void attend_row(const Path& path, const float* q, const Cache& cache, int64_t owner, int length, int first, int last,
-                  float* out) const {
+                  bool self, float* out) const {
     const int count = last - first;
     if (length == 0) {
       std::memset(out + first * d, 0, size_t(count) * size_t(d) * 4);
@@ -209,6 +214,13 @@ struct DecoderLayer : Operator {
     a.factor = 1.0f / std::sqrt(float(d));
     a.scores = frame.take<float>(size_t(count) * ((size_t(length) + 15) / 16 * 16 + 1));
     a.out = out + first * d;
+    if (self && bias.table) {
+      a.bias_stride = (size_t(length) + 15) / 16 * 16;
+      float* spread = frame.take<float>(size_t(count) * a.bias_stride);
+      for (int h = 0; h < count; h++)
+        bias.spread(first + h, 1 - length, int(a.bias_stride), spread + size_t(h) * a.bias_stride);
+      a.bias = spread;
+    }
     if (int8) {
       a.key_scale = cache.scales(owner, 0, first);
       a.value_scale = cache.scales(owner, 1, first);

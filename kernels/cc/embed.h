@@ -1,4 +1,5 @@
 // Token embeddings: a row of the table times its scale, plus the position's row, then a norm where the model has one.
+// A table of positions without rows: the model has none here (they are relative).
 #pragma once
 #include "layers.h"
 
@@ -10,6 +11,7 @@ struct Embedding {
   int width = 0;
   const void* table = nullptr;
   const float *scale = nullptr, *positions = nullptr;
+  std::vector<float> no_position;  // zeros, in place of a position's row
   Norm norm{};
 
   // Inputs from `first` on: table, scale (int8: of each row; f32: one factor), positions, gamma, beta.
@@ -25,15 +27,16 @@ struct Embedding {
     const Tensor places_of = d.constant(first + 2, "positions", ort::Type::f32, {-1, width});
     places = places_of.shape[0];
     positions = places_of.as<const float>();
+    if (!places) no_position.resize(size_t(width));
     Weights weights(d, first + 3, int8);
     norm = weights.norm("norm", width, d.number("epsilon"));
   }
 
   void row(const Run& run, const Path& path, int64_t token, int64_t position, float* y) const {
     run.require(token >= 0 && token < words, "token ", token, " is outside the table of ", words, " words");
-    run.require(position >= 0 && position < places, "position ", position, " is outside the table of ", places,
-                " positions");
-    const float* place = positions + position * width;
+    run.require(position >= 0 && (position < places || !places), "position ", position, " is outside the table of ",
+                places, " positions");
+    const float* place = places ? positions + position * width : no_position.data();
     if (int8)
       path.embed_int8(static_cast<const int8_t*>(table) + token * width, scale[token], place, width, y);
     else

@@ -1,13 +1,15 @@
 // EncoderLayer: one layer of the encoder over the tokens of all sources, one source after the other, without padding.
 //
-//   x (N, D), length (B), source_length (B), products qkv (D, 3D), out (D, D), widen (D, F), narrow (F, D),
-//   norms attention, feed-forward -> y (N, D)
+//   x (N, D), length (B), source_length (B), products qkv (D, 3 H d), out (H d, D), widen (D, F or 2 F), narrow (F, D),
+//   norms attention, feed-forward [, bias (H, 2 M + 1)] -> y (N, D)
 //
 //   Sublayer(x, f) = x + f(norm(x)) with pre_norm, else norm(x + f(x)).
 //   1. q, k, v = qkv(x); out(Softmax(q . k / sqrt(d)) . v), each source and head alone, over the source's first
 //   `length`
 //      tokens (source_length counts those that are laid out; the end token may not be attended)
-//   2. narrow(activation(widen(x)))
+//      With the attribute `relative` = M, bias[h, clip(key's position - query's, -M, M) + M] is added to a score.
+//   2. narrow(activation(widen(x))), or gated narrow(activation(first half of widen(x)) * second half)
+//   Norms are LayerNorm, or with `rms` RMSNorm. H d = D unless the attribute `head` says d.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,10 +28,11 @@ struct Range {
 struct EncoderLayer : Operator {
   Machine machine;
   bool int8, pre_norm;
-  int heads = 0, d = 0, width = 0;
+  int heads = 0, d = 0, width = 0, inner = 0;  // inner: features of all heads
   Product qkv, out;
   FeedForward feed_forward;
   Norm norm;
+  RelativeBias bias;
 
   explicit EncoderLayer(const Definition& definition)
       : machine(definition.machine), int8(definition.flag("int8")), pre_norm(definition.flag("pre_norm")) {
@@ -39,15 +42,15 @@ struct EncoderLayer : Operator {
     const int64_t count = definition.integer("heads");
     d = head_size(definition, width, count);
     heads = int(count);
-    qkv = weights.product("qkv", width, 3 * width);
-    out = weights.product("out", width, width);
-    feed_forward.widen = weights.product("widen", width, wide);
-    feed_forward.narrow = weights.product("narrow", wide, width);
+    inner = heads * d;
+    qkv = weights.product("qkv", width, 3 * inner);
+    out = weights.product("out", inner, width);
+    feed_forward.read(definition, weights, width, wide);
     const float epsilon = definition.number("epsilon");
     norm = weights.norm("attention norm", width, epsilon);
     feed_forward.norm = weights.norm("feed-forward norm", width, epsilon);
-    feed_forward.activation = activation_of(definition);
     feed_forward.pre_norm = pre_norm;
+    bias = weights.bias(heads, true);
   }
 
   void run(const Run& run) const override {
@@ -73,8 +76,9 @@ struct EncoderLayer : Operator {
 
   // Whole sources for each thread where there are enough of them, else all threads on all sources.
   void share(const Run& run, float* x, int tokens, const int64_t* length, const int64_t* laid_out, int sources) const {
-    const double work = tokens * (4.0 * width * width + 2.0 * width * feed_forward.widen.n);
-    const int threads = work < 4e5 ? 1 : machine.threads;
+    const double work = tokens * (4.0 * width * inner + 2.0 * width * feed_forward.widen.n);
+    constexpr double ALONE = 8e6;  // less is not worth waking a thread for
+    const int threads = work < ALONE ? 1 : machine.threads;
     const int most =
         threads == 1 ? 192 : std::max(std::min(192, tokens / (4 * threads)), std::min(96, tokens / threads));
     std::vector<Range> ranges;
@@ -107,16 +111,16 @@ struct EncoderLayer : Operator {
 
   void layer(Workers& workers, float* x, const int64_t* length, const int64_t* laid_out, int sources, int rows) const {
     if (rows == 0) return;
-    const size_t w = size_t(width);
+    const size_t w = size_t(width), all = size_t(inner);
     {
       Frame frame;
-      Activations a = Workers::room(frame, qkv, rows, width);
-      float* wide = frame.take<float>(size_t(rows) * 3 * w);
-      float* attended = frame.take<float>(size_t(rows) * w);
+      Activations a = Workers::room(frame, qkv, rows, std::max(width, inner));
+      float* wide = frame.take<float>(size_t(rows) * 3 * all);
+      float* attended = frame.take<float>(size_t(rows) * all);
       workers.prepare(x, rows, width, pre_norm ? norm : Norm{}, nullptr, qkv, a);
-      workers.multiply(qkv, a, rows, wide, 3 * w, nullptr);
+      workers.multiply(qkv, a, rows, wide, 3 * all, nullptr);
       attend(workers, wide, length, laid_out, sources, rows, attended);
-      workers.prepare(attended, rows, width, Norm{}, nullptr, out, a);
+      workers.prepare(attended, rows, inner, Norm{}, nullptr, out, a);
       workers.multiply(out, a, rows, x, w, x);
       if (!pre_norm) workers.normalize(x, rows, width, norm, x);
     }
@@ -139,14 +143,14 @@ struct EncoderLayer : Operator {
           tasks.push_back({h, row + from, std::min(QUERIES, tokens - from), int(length[b]), row});
       row += tokens;
     }
-    const double work = 4.0 * rows * width * double(rows) / sources;
+    const double work = 4.0 * rows * inner * double(rows) / sources;
     workers.each_row(int(tasks.size()), work / double(tasks.size()),
                      [&](int i) { attend_task(workers.path(), wide, tasks[size_t(i)], attended); });
   }
 
   // Scores = queries . keys and then weights . values, as products of f32; keys are transposed for the first.
   void attend_task(const Path& path, const float* wide, const Task& task, float* attended) const {
-    const size_t w = size_t(width), stride = 3 * w;
+    const size_t w = size_t(inner), stride = 3 * w;
     float* result = attended + size_t(task.row) * w + size_t(task.head * d);
     if (task.keys == 0) {
       for (int i = 0; i < task.queries; i++) std::memset(result + size_t(i) * w, 0, size_t(d) * 4);
@@ -164,7 +168,9 @@ struct EncoderLayer : Operator {
     path.f32_product({transposed, size_t(keys), 32, nullptr, query, stride, d, task.queries, 0, keys, scores,
                       size_t(keys), nullptr, 0, room});
     const float factor = 1.0f / std::sqrt(float(d));
-    for (int i = 0; i < task.queries; i++) path.softmax(scores + size_t(i) * size_t(keys), task.keys, factor);
+    if (bias.table) add_bias(path, task, scores, keys, factor);
+    for (int i = 0; i < task.queries; i++)
+      path.softmax(scores + size_t(i) * size_t(keys), task.keys, bias.table ? 1.0f : factor);
     if (features == d) {
       path.f32_product({value, stride, 32, nullptr, scores, size_t(keys), task.keys, task.queries, 0, d, result, w,
                         nullptr, 0, room});
@@ -181,6 +187,16 @@ struct EncoderLayer : Operator {
                       padded_result, size_t(features), nullptr, 0, room});
     for (int i = 0; i < task.queries; i++)
       std::memcpy(result + size_t(i) * w, padded_result + i * features, size_t(d) * 4);
+  }
+
+  // scores = scores * factor + bias. The bias of a query begins one further back than that of the query before it.
+  void add_bias(const Path& path, const Task& task, float* scores, int keys, float factor) const {
+    const int first_query = task.row - task.first_key, last_query = first_query + task.queries - 1;
+    Frame frame;
+    float* spread = frame.take<float>(size_t(keys + task.queries));
+    bias.spread(task.head, -last_query, keys + task.queries - 1, spread);
+    for (int i = 0; i < task.queries; i++)
+      path.add_bias(scores + size_t(i) * size_t(keys), spread + (task.queries - 1 - i), task.keys, factor);
   }
 };
 

@@ -62,6 +62,35 @@ struct Avx512Lanes {
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(groups), _mm512_extractf32x8_ps(groups, 1));
     return _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
   }
+  // to[c][r] = from[r][c], of 16 columns and `rows` rows, at most 16; zeros for the others.
+  static void transpose(const float* from, size_t stride, int rows, float* to, size_t to_stride) {
+    F r[16], t[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) r[i] = i < rows ? load(from + size_t(i) * stride) : set(0);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {  // r[i + j]: in its quarter k, of four rows column 4k + j
+      for (int half = 0; half < 2; half++) {
+        const __m512d a = _mm512_castps_pd(t[i + half]), b = _mm512_castps_pd(t[i + 2 + half]);
+        r[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+        r[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+      }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+      const F even = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88), odd = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
+      const F even2 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
+      const F odd2 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
+      store(to + size_t(j) * to_stride, _mm512_shuffle_f32x4(even, even2, 0x88));
+      store(to + size_t(4 + j) * to_stride, _mm512_shuffle_f32x4(odd, odd2, 0x88));
+      store(to + size_t(8 + j) * to_stride, _mm512_shuffle_f32x4(even, even2, 0xdd));
+      store(to + size_t(12 + j) * to_stride, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+    }
+  }
   static float largest(F a) { return _mm512_reduce_max_ps(a); }
 };
 

@@ -46,23 +46,55 @@ Norm Weights::norm(const char* what, int width, float epsilon) {
   norm.gamma = definition_.constant(next_++, (name + "'s gamma").c_str(), Type::f32, {width}).as<const float>();
   norm.beta = definition_.constant(next_++, (name + "'s beta").c_str(), Type::f32, {width}).as<const float>();
   norm.epsilon = epsilon;
+  const int64_t rms = definition_.integer_or("rms", 0);
+  definition_.require(rms == 0 || rms == 1, "the attribute rms is ", rms, ", not 0 or 1");
+  norm.rms = rms == 1;
   return norm;
+}
+
+RelativeBias Weights::bias(int heads, bool later) {
+  RelativeBias bias;
+  const int64_t largest = definition_.integer_or("relative", 0);
+  definition_.require(largest >= 0 && largest <= 1 << 20, "the attribute relative is ", largest,
+                      ", not a distance from 0 to 1048576");
+  if (largest == 0) return bias;
+  const int64_t distances = (later ? 2 : 1) * largest + 1;
+  bias.table = definition_.constant(next_++, "bias", Type::f32, {heads, distances}).as<const float>();
+  bias.largest = int(largest);
+  bias.distances = int(distances);
+  return bias;
+}
+
+void RelativeBias::spread(int head, int first, int count, float* to) const {
+  const float* row = table + size_t(head) * size_t(distances);
+  for (int i = 0; i < count; i++) to[i] = row[std::min(std::max(first + i + largest, 0), distances - 1)];
 }
 
 Activation activation_of(const Definition& definition) {
   const std::string name = definition.word("activation");
   if (name == "relu") return Activation::relu;
   if (name == "gelu") return Activation::gelu;
-  if (name == "silu") return Activation::silu;
-  definition.require(false, "the activation ", name, " is unknown: relu, gelu and silu are");
+  if (name == "silu" || name == "gated_silu") return Activation::silu;
+  if (name == "gated_gelu") return Activation::gelu_tanh;
+  definition.require(false, "the activation ", name,
+                     " is unknown: relu, gelu, silu, gated_gelu and gated_silu are known");
   return Activation::relu;
 }
 
+bool is_gated(const Definition& definition) { return definition.word("activation").compare(0, 6, "gated_") == 0; }
+
 int head_size(const Definition& definition, int width, int64_t heads) {
-  definition.require(heads > 0 && heads <= width && width % heads == 0 && width / heads % 8 == 0, "a width of ", width,
-                     " in ", heads, " heads: a head's size must be a multiple of 8");
   definition.require(width % 16 == 0, "the width ", width, " is not a multiple of 16");
-  return int(width / heads);
+  const int64_t head = definition.integer_or("head", 0);
+  if (head == 0) {
+    definition.require(heads > 0 && heads <= width && width % heads == 0 && width / heads % 8 == 0, "a width of ",
+                       width, " in ", heads, " heads: a head's size must be a multiple of 8");
+    return int(width / heads);
+  }
+  definition.require(head > 0 && head <= 1 << 16 && heads > 0 && heads <= 1 << 16 && head % 8 == 0 &&
+                         head * heads % 16 == 0 && head * heads <= 1 << 24,
+                     heads, " heads of ", head, ": a head's size must be a multiple of 8, all together of 16");
+  return int(head);
 }
 
 Activations Workers::room(Frame& frame, const Product& product, int rows, int width) {
@@ -99,13 +131,16 @@ void Workers::normalize(const float* x, int rows, int width, const Norm& norm, f
            [&](int row) { path_.norm_row(x + row * step, width, norm, y + row * step, nullptr, nullptr); });
 }
 
-void Workers::activate(float* x, int rows, int width, Activation activation, const Product& to, Activations& a) {
-  const size_t step = size_t(width);
+void Workers::activate(float* x, int rows, int width, Activation activation, bool gated, const Product& to,
+                       Activations& a) {
+  const size_t w = size_t(width), step = gated ? 2 * w : w;
   each_row(rows, 2 * width, [&](int row) {
+    float* from = x + row * step;
+    const float* gate = gated ? from + w : nullptr;
     if (to.int8)
-      path_.activate_row(x + row * step, width, activation, a.q + row * step, a.scale + row);
+      path_.activate_row(from, width, activation, gate, a.q + row * w, a.scale + row);
     else
-      path_.activate_row(x + row * step, width, activation, nullptr, nullptr);
+      path_.activate_row(from, width, activation, gate, nullptr, nullptr);
   });
   if (!to.int8) a.f32 = x, a.f32_stride = step;
 }

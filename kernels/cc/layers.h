@@ -14,6 +14,16 @@ struct Product {
   const float* bias = nullptr;
 };
 
+// Relative positions: what is added to a head's score for each key's position - query's, from -largest on; all beyond
+// `largest` are as at `largest`. In the encoder up to +largest, in the decoder up to 0.
+struct RelativeBias {
+  const float* table = nullptr;  // null: none
+  int largest = 0, distances = 0;
+
+  // to[i] for i in [0, count): the bias of a key `first + i` after the query
+  void spread(int head, int first, int count, float* to) const;
+};
+
 // Reads constant inputs one after the other.
 class Weights {
  public:
@@ -24,6 +34,8 @@ class Weights {
   Norm norm(const char* what, int width, float epsilon);
   // How many rows the weight of a product has that is read after `skipped` others: the width of what it multiplies.
   int rows_ahead(int skipped) const;
+  // The table of relative positions (heads, distances), the last input; empty where the node has none.
+  RelativeBias bias(int heads, bool later);
 
  private:
   const Definition& definition_;
@@ -32,7 +44,9 @@ class Weights {
 };
 
 Activation activation_of(const Definition& definition);
-// The size of a head, checked; `width` is the model's.
+// Whether the activation's name says that the feed-forward has a gate: widen computes twice as much.
+bool is_gated(const Definition& definition);
+// The size of a head, checked: the node's, or `width`, the model's, divided among the heads.
 int head_size(const Definition& definition, int width, int64_t heads);
 
 // Rows as a product takes them: bytes with a scale each, or f32.
@@ -69,8 +83,8 @@ class Workers {
   void prepare(const float* x, int rows, int width, const Norm& norm, float* y, const Product& to, Activations& a);
   // y = norm(x)
   void normalize(const float* x, int rows, int width, const Norm& norm, float* y);
-  // a = activation(x), in place in f32
-  void activate(float* x, int rows, int width, Activation activation, const Product& to, Activations& a);
+  // a = activation(x), in place in f32; gated, activation(x) times the `width` values behind it
+  void activate(float* x, int rows, int width, Activation activation, bool gated, const Product& to, Activations& a);
   // y = a * product + bias [+ add], with rows of `stride` floats
   void multiply(const Product& product, const Activations& a, int rows, float* y, size_t stride, const float* add);
 
@@ -87,7 +101,8 @@ class Workers {
 template <class F>
 void split_rows(const Run& run, const Machine& machine, int rows, double work, F&& f) {
   constexpr int FEW = 6, MANY = 192;
-  const int threads = rows * work < 4e5 ? 1 : machine.threads;
+  constexpr double ALONE = 3e6;  // less is not worth waking a thread for
+  const int threads = rows * work < ALONE ? 1 : machine.threads;
   const auto alone = [&](int part, int parts) {
     Team one(1);
     Workers workers(*machine.path, one);

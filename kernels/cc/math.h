@@ -58,4 +58,14 @@ template <class L>
   return L::if_less(x, zero, product, L::sub(x, product));
 }
 
+// gelu in its tanh form: x * (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), which is x / (1 + e^(-2 u)).
+template <class L>
+[[gnu::always_inline]] inline typename L::F gelu_tanh(typename L::F x) {
+  using F = typename L::F;
+  const F zero = L::set(0.0f), one = L::set(1.0f);
+  const F u = L::mul(L::mul(x, L::set(1.59576912f)), L::fma(L::mul(x, x), L::set(0.044715f), one));  // 2 u
+  const F e = exponential<L>(L::sub(zero, L::abs(u)));
+  return L::div(L::mul(x, L::if_less(u, zero, e, one)), L::add(one, e));
+}
+
 }  // namespace

@@ -90,6 +90,12 @@ int64_t Definition::integer(const char* attribute) const {
   return value;
 }
 
+int64_t Definition::integer_or(const char* attribute, int64_t otherwise) const {
+  int64_t value = 0;
+  const bool given = worked(api_, api_->call(ort::Place::KernelInfoGetAttribute_int64, info_, attribute, &value));
+  return given ? value : otherwise;
+}
+
 bool Definition::flag(const char* attribute) const {
   const int64_t value = integer(attribute);
   require(value == 0 || value == 1, "the attribute ", attribute, " is ", value, ", not 0 or 1");

@@ -45,6 +45,7 @@ class Definition {
 
   float number(const char* attribute) const;
   int64_t integer(const char* attribute) const;
+  int64_t integer_or(const char* attribute, int64_t otherwise) const;  // where the node has no such attribute
   bool flag(const char* attribute) const;
   std::string word(const char* attribute) const;
   // A constant input (an initializer) of this type and shape; -1 in the shape takes any size.

@@ -65,9 +65,10 @@ struct Norm {
   const float* gamma;  // null: no norm
   const float* beta;
   float epsilon;
+  bool rms;  // RMSNorm: the mean is taken to be 0
 };
 
-enum class Activation : int { relu, gelu, silu };
+enum class Activation : int { relu, gelu, silu, gelu_tanh };
 
 // One query row of some heads over the first `length` slots of their caches (heads, slots, d).
 struct Attention {
@@ -80,6 +81,8 @@ struct Attention {
   const float* value_scale;
   size_t scale_stride;  // in floats, from head to head
   float factor;         // 1 / sqrt(d)
+  const float* bias;    // null, or what is added to the scores: (heads, length), `bias_stride` floats apart
+  size_t bias_stride;   // at least `length` rounded up to 16
   float* scores;        // scratch: heads * (length rounded up to 16, and one more)
   float* out;           // (heads, d)
 };
@@ -94,8 +97,8 @@ struct Path {
   // y = norm(x) (not written if null), and quantized: q and its scale (not if null). Without gamma, norm(x) = x. x may
   // be y.
   void (*norm_row)(const float* x, int width, const Norm&, float* y, uint8_t* q, float* scale);
-  // y = activation(x) (not written if null; may be x), and quantized likewise.
-  void (*activate_row)(float* x, int width, Activation, uint8_t* q, float* scale);
+  // In place: x = activation(x), times the gate if there is one (not null); and quantized likewise.
+  void (*activate_row)(float* x, int width, Activation, const float* gate, uint8_t* q, float* scale);
   // One head's key or value for the cache, int8 without an offset; returns its scale. d is a multiple of 8.
   float (*quantize_head)(const float* x, int d, int8_t* q);
 
@@ -110,6 +113,8 @@ struct Path {
   void (*transpose)(const float* from, size_t stride, int rows, int columns, float* to, size_t to_stride);
   // In place: x = softmax(x * factor) over `length` values; `length` rounded up to 16 may be written (zeros).
   void (*softmax)(float* x, int length, float factor);
+  // In place: x = x * factor + bias; up to `length` rounded up to 16 values are read and written.
+  void (*add_bias)(float* x, const float* bias, int length, float factor);
   // The maximum of a chunk of logits and the sum of exp(logit - maximum); rounded up to 16 values may be read and
   // written.
   void (*chunk_sum)(float* x, int length, float* most, float* sum);

@@ -25,6 +25,7 @@ constexpr attendant::Path make_path(const char* name) {
           embed_f32<L>,
           transpose<L>,
           softmax<L>,
+          add_bias<L>,
           chunk_sum<L>,
           find_greater<L>};
 }

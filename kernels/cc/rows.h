@@ -1,5 +1,7 @@
 // What is done to one row at a time: norm, activation, quantization, embedding, softmax.
 #pragma once
+#include <type_traits>
+
 #include "math.h"
 #include "path.h"
 
@@ -48,7 +50,7 @@ void norm_row(const float* x, int width, const Norm& norm, float* y, uint8_t* q,
   using F = typename L::F;
   F mean = L::set(0), factor = L::set(1);
   if (norm.gamma) {
-    mean = L::set(sum_of_row<L>(x, width) / float(width));
+    if (!norm.rms) mean = L::set(sum_of_row<L>(x, width) / float(width));
     factor = L::set(1.0f / __builtin_sqrtf(sum_of_squares<L>(x, width, mean) / float(width) + norm.epsilon));
   }
   auto normed = [&](int i) {
@@ -79,17 +81,20 @@ template <class L>
       return gelu<L>(x);
     case Activation::silu:
       return silu<L>(x);
+    case Activation::gelu_tanh:
+      return gelu_tanh<L>(x);
     default:
       return relu<L>(x);
   }
 }
 
 template <class L, int OFFSET>
-void activate_row(float* x, int width, Activation activation, uint8_t* q, float* scale) {
+void activate_row(float* x, int width, Activation activation, const float* gate, uint8_t* q, float* scale) {
   using F = typename L::F;
   F most = L::set(0);
   for (int i = 0; i < width; i += 16) {
-    const F value = activated<L>(L::load(x + i), activation);
+    F value = activated<L>(L::load(x + i), activation);
+    if (gate) value = L::mul(value, L::load(gate + i));
     most = L::max(L::abs(value), most);
     L::store(x + i, value);
   }
@@ -124,11 +129,26 @@ void embed_f32(const float* row, float scale, const float* position, int width, 
     L::store(y + i, L::add(L::mul(L::load(row + i), L::set(scale)), L::load(position + i)));
 }
 
+template <class L, class = void>
+struct HasTranspose : std::false_type {};
+template <class L>
+struct HasTranspose<L, std::void_t<decltype(&L::transpose)>> : std::true_type {};
+
+// to[c][r] = from[r][c], with zeros up to a multiple of 16 rows
 template <class L>
 void transpose(const float* from, size_t stride, int rows, int columns, float* to, size_t to_stride) {
-  for (int block = 0; block < rows; block += 16)
-    for (int c = 0; c < columns; c++)
-      for (int r = block; r < block + 16; r++) to[c * to_stride + r] = r < rows ? from[r * stride + c] : 0;
+  for (int block = 0; block < rows; block += 16) {
+    const int count = rows - block < 16 ? rows - block : 16;
+    int c = 0;
+    if constexpr (HasTranspose<L>::value)
+      for (; c + 16 <= columns; c += 16)
+        L::transpose(from + block * stride + c, stride, count, to + c * to_stride + block, to_stride);
+    for (; c < columns; c++) {
+      float* out = to + c * to_stride + block;
+      for (int r = 0; r < count; r++) out[r] = from[(block + r) * stride + c];
+      for (int r = count; r < 16; r++) out[r] = 0;
+    }
+  }
 }
 
 // The maximum of the row; values from `length` on, up to a multiple of 16, become -infinity.
@@ -152,6 +172,11 @@ void softmax(float* x, int length, float factor) {
   }
   const F share = L::set(1.0f / L::sum(sum));
   for (int i = 0; i < length; i += 16) L::store(x + i, L::mul(L::load(x + i), share));
+}
+
+template <class L>
+void add_bias(float* x, const float* bias, int length, float factor) {
+  for (int i = 0; i < length; i += 16) L::store(x + i, L::fma(L::load(x + i), L::set(factor), L::load(bias + i)));
 }
 
 template <class L>

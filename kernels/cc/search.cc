@@ -11,6 +11,14 @@ using attendant::Candidate;
 using attendant::Hypothesis;
 using attendant::Job;
 
+namespace {
+
+void require(bool holds, AttendantError otherwise = OUT_OF_RANGE) {
+  if (!holds) throw otherwise;
+}
+
+}  // namespace
+
 struct AttendantBatch {
   int64_t *tokens, *positions, *whole, *source_rows;
   int32_t pad, bos, eos;
@@ -120,11 +128,38 @@ struct AttendantBatch {
     size_t index;  // of the hypothesis
   };
 
-  // The rows follow what the searches chose, and have the inputs of the next step.
-  void follow() {
+  // The rows follow what the searches chose, and have the inputs of the next step; `moved`: see
+  // attendant_batch_advance.
+  void follow(int64_t* moved = nullptr) {
     move_rows();
     for (int32_t name : order)
       if (const Job& each = job(name); each.ours) fill_inputs(each);
+    if (!moved) return;
+    moved[0] = count;
+    moved[1] = count ? *std::max_element(positions, positions + count) : 0;
+  }
+
+  // A new job, with the row after those in use.
+  Job& add(int32_t name) {
+    require(size_t(count) < history.size(), NO_ROOM);
+    const auto [added, is_new] = jobs.try_emplace(name);
+    require(is_new);
+    history[size_t(count)].clear();
+    added->second.rows = {count++};
+    order.push_back(name);
+    return added->second;
+  }
+
+  void adopt(Job& job, const AttendantOptions& options, Hypothesis live, int64_t token) {
+    require(job.rows.size() == 1 && !job.changed);
+    require(options.beam_size > 0 && options.num_hypotheses > 0 && options.max_length > int(live.ids.size()));
+    job.live.assign(1, std::move(live));
+    job.options = options;
+    job.finished.clear();
+    job.first_token = token;
+    job.decoded = 0;
+    job.ours = true;
+    fill_inputs(job);
   }
   void move_rows();
   void fill_inputs(const Job& job);
@@ -220,8 +255,13 @@ auto guarded(F&& call) noexcept -> decltype(call()) {
   }
 }
 
-void require(bool holds, AttendantError otherwise = OUT_OF_RANGE) {
-  if (!holds) throw otherwise;
+// A source's keys and values, as they were encoded, into its slot.
+void copy_source(const AttendantPlane& from, const AttendantPlane& to, const AttendantAdmission& each) {
+  for (int64_t tensor = 0; tensor < to.tensors; tensor++)
+    for (int64_t head = 0; head < to.heads; head++)
+      std::memcpy(to.base + tensor * to.tensor_stride + each.slot * to.row_stride + head * to.head_stride,
+                  from.base + tensor * from.tensor_stride + each.index * from.row_stride + head * from.head_stride,
+                  size_t(each.tokens * to.entry));
 }
 
 }  // namespace
@@ -256,32 +296,27 @@ int32_t attendant_batch_planes(AttendantBatch* batch, const AttendantPlane* plan
   });
 }
 
-int32_t attendant_batch_add(AttendantBatch* batch, int32_t name) {
+int32_t attendant_batch_admit(AttendantBatch* batch, const AttendantPlane* encoded, const AttendantPlane* slots,
+                              int32_t kinds, const AttendantAdmission* admissions, int32_t count) {
   return guarded([&] {
-    require(size_t(batch->count) < batch->history.size(), NO_ROOM);
-    const auto [added, is_new] = batch->jobs.try_emplace(name);
-    require(is_new);
-    const int row = batch->count++;
-    batch->history[size_t(row)].clear();
-    added->second.rows = {row};
-    batch->order.push_back(name);
-    return row;
+    for (int32_t i = 0; i < count; i++) {
+      const AttendantAdmission& each = admissions[i];
+      require(each.slot >= 0 && each.index >= 0 && each.tokens >= 0);
+      for (int32_t kind = 0; kind < kinds; kind++) copy_source(encoded[kind], slots[kind], each);
+      Job& job = batch->add(each.job);
+      batch->source_rows[job.rows.front()] = each.slot;
+      if (each.ours) batch->adopt(job, each.options, {}, each.token);
+    }
+    return batch->count;
   });
 }
 
 int32_t attendant_batch_adopt(AttendantBatch* batch, int32_t name, const AttendantOptions* options, const int64_t* ids,
                               const double* logprobs, int32_t length, double weight, int64_t token) {
   return guarded([&] {
-    Job& job = batch->job(name);
-    require(job.rows.size() == 1 && !job.changed && length >= 0);
-    require(options->beam_size > 0 && options->num_hypotheses > 0 && options->max_length > length);
-    job.live.assign(1, Hypothesis{{ids, ids + length}, {logprobs, logprobs + length}, weight});
-    job.options = *options;
-    job.finished.clear();
-    job.first_token = token;
-    job.decoded = 0;
-    job.ours = true;
-    batch->fill_inputs(job);
+    require(length >= 0);
+    batch->adopt(batch->job(name), *options, Hypothesis{{ids, ids + length}, {logprobs, logprobs + length}, weight},
+                 token);
     return 0;
   });
 }
@@ -315,12 +350,28 @@ int32_t attendant_batch_advance(AttendantBatch* batch, const int64_t* top_ids, c
         statuses[found++] = HAND_BACK_NEXT;
       }
     }
-    if (all_ours && !found) {
-      batch->follow();
-      moved[0] = batch->count;
-      moved[1] = batch->count ? *std::max_element(batch->positions, batch->positions + batch->count) : 0;
-    }
+    if (all_ours && !found) batch->follow(moved);
     return found;
+  });
+}
+
+int64_t attendant_batch_finish(AttendantBatch* batch, int32_t count, const int32_t* names, int64_t* integers,
+                               double* numbers, int64_t room, int64_t* moved) {
+  return guarded([&] {
+    int64_t needed = 0;
+    for (int32_t i = 0; i < count; i++) {
+      const Job& job = batch->job(names[i]);
+      require(job.ours && job.changed && job.parents.empty());
+      needed += job.state_size();
+    }
+    require(needed <= room, NO_ROOM);
+    attendant::Writer out{integers, numbers};
+    for (int32_t i = 0; i < count; i++) {
+      const Job& job = batch->job(names[i]);
+      job.write_answers(out, batch->source_rows[job.rows.front()]);
+    }
+    batch->follow(moved);
+    return out.integers - integers;
   });
 }
 
@@ -351,7 +402,9 @@ int64_t attendant_batch_state(AttendantBatch* batch, int32_t name, int64_t* inte
   return guarded([&] {
     const Job& job = batch->job(name);
     require(job.state_size() <= room, NO_ROOM);
-    return job.write_state(integers, numbers);
+    attendant::Writer out{integers, numbers};
+    job.write_state(out);
+    return out.integers - integers;
   });
 }
 

@@ -28,6 +28,17 @@ struct AttendantOptions {
   double length_penalty;
 };
 
+// A new job with one row. If it is ours, `options` and `token`, the last one fed, are those of its search, which has no
+// token yet.
+struct AttendantAdmission {
+  int32_t job;
+  int32_t slot;           // that its source gets
+  int32_t index, tokens;  // of its source among those that were encoded
+  int32_t ours;
+  AttendantOptions options;
+  int64_t token;
+};
+
 enum AttendantStatus { DONE = 1, HAND_BACK_NOW = 2, HAND_BACK_NEXT = 3 };
 
 enum AttendantError {
@@ -48,8 +59,10 @@ void attendant_batch_free(AttendantBatch*);
 void attendant_batch_clear(AttendantBatch*);
 // Where the cached keys and values of rows lie now. Returns 0.
 int32_t attendant_batch_planes(AttendantBatch*, const AttendantPlane*, int32_t count);
-// A new job with one row, whose source is in source_rows already: the row after those in use. Returns that row.
-int32_t attendant_batch_add(AttendantBatch*, int32_t job);
+// New jobs, each with the row after those in use; their sources, as they were encoded, are copied into their slots
+// (`encoded`, `slots`: planes whose rows are sources, `kinds` of them). Returns the rows in use.
+int32_t attendant_batch_admit(AttendantBatch*, const AttendantPlane* encoded, const AttendantPlane* slots,
+                              int32_t kinds, const AttendantAdmission*, int32_t count);
 // The job is ours from now on. It has one row, and one hypothesis of `length` tokens; `token` is the last one fed.
 // Returns 0.
 int32_t attendant_batch_adopt(AttendantBatch*, int32_t job, const AttendantOptions*, const int64_t* ids,
@@ -60,6 +73,13 @@ int32_t attendant_batch_adopt(AttendantBatch*, int32_t job, const AttendantOptio
 // furthest position; else it gets -1, and `commit` must follow.
 int32_t attendant_batch_advance(AttendantBatch*, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
                                 int32_t* jobs, int32_t* statuses, int64_t* moved);
+// After an `advance` in which jobs of ours were done and nothing else is left to decide: their answers, and then the
+// rows move as in `advance`, to `moved`. Integers, of each of `jobs`: (slot of its source, decoded, hypotheses), then
+// of each of its best hypotheses: tokens, reason, its ids; numbers: of each its weight, its rank, its
+// log-probabilities. Returns how many integers; NO_ROOM, and nothing has changed, if the buffers, of `room` entries
+// each, are too small.
+int64_t attendant_batch_finish(AttendantBatch*, int32_t count, const int32_t* jobs, int64_t* integers, double* numbers,
+                               int64_t room, int64_t* moved);
 // Moves the rows. `parents` are those of Python's jobs that changed, one after the other, counts[i] of jobs[i]; a job
 // with none leaves. Returns the rows in use.
 int32_t attendant_batch_commit(AttendantBatch*, int32_t count, const int32_t* jobs, const int32_t* counts,

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <vector>
 
 #include "search.h"
@@ -17,6 +18,21 @@ struct Hypothesis {
     ids.push_back(token);
     logprobs.push_back(logprob);
     weight += logprob;
+  }
+};
+
+// Writes hypotheses into two buffers, whose room the caller has checked.
+struct Writer {
+  int64_t* integers;
+  double* numbers;
+
+  void put(std::initializer_list<int64_t> values) { integers = std::copy(values.begin(), values.end(), integers); }
+  void put(const Hypothesis& each, int reason, double rank) {
+    put({int64_t(each.ids.size()), reason});
+    integers = std::copy(each.ids.begin(), each.ids.end(), integers);
+    *numbers++ = each.weight;
+    *numbers++ = rank;
+    numbers = std::copy(each.logprobs.begin(), each.logprobs.end(), numbers);
   }
 };
 
@@ -71,7 +87,7 @@ struct Job {
     return options.early_stopping == 1 || best / divisor(length()) <= -finished.back().rank;
   }
 
-  // Entries that `write_state` writes, at most, of integers and of numbers.
+  // Entries that either of these writes, at most, of integers and of numbers.
   int64_t state_size() const {
     int64_t entries = 3;
     for (const auto& each : live) entries += 2 + int64_t(each.ids.size());
@@ -79,23 +95,18 @@ struct Job {
     return entries;
   }
 
-  // The layout is that of attendant_batch_state; returns the number of integers.
-  int64_t write_state(int64_t* integers, double* numbers) const {
-    int64_t* at = integers;
-    *at++ = int64_t(live.size());
-    *at++ = int64_t(finished.size());
-    *at++ = decoded;
-    auto put = [&](const Hypothesis& each, int reason, double rank) {
-      *at++ = int64_t(each.ids.size());
-      *at++ = reason;
-      at = std::copy(each.ids.begin(), each.ids.end(), at);
-      *numbers++ = each.weight;
-      *numbers++ = rank;
-      numbers = std::copy(each.logprobs.begin(), each.logprobs.end(), numbers);
-    };
-    for (const auto& each : live) put(each, 0, 0);
-    for (const auto& each : finished) put(each.hypothesis, each.reason, each.rank);
-    return at - integers;
+  // The layout is that of attendant_batch_state.
+  void write_state(Writer& out) const {
+    out.put({int64_t(live.size()), int64_t(finished.size()), decoded});
+    for (const auto& each : live) out.put(each, 0, 0);
+    for (const auto& each : finished) out.put(each.hypothesis, each.reason, each.rank);
+  }
+
+  // The layout is that of attendant_batch_finish.
+  void write_answers(Writer& out, int64_t slot) const {
+    const size_t count = std::min(finished.size(), size_t(options.num_hypotheses));
+    out.put({slot, decoded, int64_t(count)});
+    for (size_t i = 0; i < count; i++) out.put(finished[i].hypothesis, finished[i].reason, finished[i].rank);
   }
 };
 

@@ -95,9 +95,17 @@ std::string error_of(const Declaration& declaration, const Fake& node) {
   return "";
 }
 
-Builder decoder(bool int8, int rows, bool pre_norm, int width = 48, int heads = 2) {
+// What models with relative positions have besides: RMSNorm, a gate, heads of a size of their own.
+void make_relative(Builder& b) {
+  b.node.integers["rms"] = 1;
+  b.node.integers["relative"] = 5;
+  b.node.integers["head"] = 32;
+  b.node.words["activation"] = "gated_gelu";
+}
+
+Builder decoder(bool int8, int rows, bool pre_norm, int width = 48, int heads = 2, bool relative = false) {
   Builder b(unsigned(rows) + 100, int8);
-  const int sources = 3, past = 9, slots = 21, wide = 80;
+  const int sources = 3, past = 9, slots = 21, wide = 80, d = relative ? 32 : width / heads, inner = heads * d;
   b.node.integers["heads"] = heads;
   b.node.integers["pre_norm"] = pre_norm;
   std::vector<int64_t> position, source_row;
@@ -106,33 +114,39 @@ Builder decoder(bool int8, int rows, bool pre_norm, int width = 48, int heads = 
   b.integers(position);
   b.integers(source_row);
   b.integers({21, 1, 7});
-  b.cache(rows, heads, past, width / heads);
-  b.cache(sources, heads, slots, width / heads);
-  b.product(width, 3 * width);
-  for (int i = 0; i < 3; i++) b.product(width, width);
-  b.product(width, wide);
+  b.cache(rows, heads, past, d);
+  b.cache(sources, heads, slots, d);
+  b.product(width, 3 * inner);
+  b.product(inner, width);
+  b.product(width, inner);
+  b.product(inner, width);
+  b.product(width, relative ? 2 * wide : wide);
   b.product(wide, width);
   for (int i = 0; i < 3; i++) b.norm(width);
+  if (relative) make_relative(b), b.floats({heads, 6}, 1, true);
   const Type cached = int8 ? Type::i8 : Type::f32;
   b.outputs({Type::f32, cached, cached});
   if (int8) b.outputs({Type::f32});
   return b;
 }
 
-Builder encoder(bool int8, const std::vector<int64_t>& lengths, bool pre_norm, int width = 48, int heads = 2) {
+Builder encoder(bool int8, const std::vector<int64_t>& lengths, bool pre_norm, int width = 48, int heads = 2,
+                bool relative = false) {
   Builder b(unsigned(lengths.size()), int8);
   b.node.integers["heads"] = heads;
   b.node.integers["pre_norm"] = pre_norm;
+  const int inner = relative ? heads * 32 : width;
   int64_t tokens = 0;
   for (int64_t length : lengths) tokens += length;
   b.floats({tokens, width}, 1, false);
   b.integers(lengths);
   b.integers(lengths);
-  b.product(width, 3 * width);
-  b.product(width, width);
-  b.product(width, 80);
+  b.product(width, 3 * inner);
+  b.product(inner, width);
+  b.product(width, relative ? 160 : 80);
   b.product(80, width);
   for (int i = 0; i < 2; i++) b.norm(width);
+  if (relative) make_relative(b), b.floats({heads, 11}, 1, true);
   b.outputs({Type::f32});
   return b;
 }
@@ -167,6 +181,23 @@ TEST(encoder_layers_have_the_same_bits_on_every_path_and_any_threads) {
     for (const auto& lengths :
          std::vector<std::vector<int64_t>>{{1}, {5}, {130}, {3, 40, 1}, std::vector<int64_t>(50, 6)})
       same_everywhere(encoder_layer(), encoder(int8, lengths, lengths.size() % 2).node);
+}
+
+TEST(layers_with_relative_positions_have_the_same_bits_on_every_path_and_any_threads) {
+  for (bool int8 : {true, false})
+    for (int rows : {1, 13}) {
+      same_everywhere(decoder_layer(), decoder(int8, rows, true, 48, 2, true).node);
+      same_everywhere(encoder_layer(), encoder(int8, {int64_t(7 * rows), 1, 130}, true, 48, 2, true).node);
+    }
+}
+
+TEST(a_table_of_relative_positions_of_another_size_is_refused_when_the_kernel_is_made) {
+  Builder b = decoder(true, 1, true, 48, 2, true);
+  b.node.integers["relative"] = 6;
+  CHECK(error_of(decoder_layer(), b.node).find("bias has the shape (2, 6), not (2, 7)") != std::string::npos);
+  Builder c = encoder(false, {3}, true, 48, 2, true);
+  c.node.integers["head"] = 12;
+  CHECK(error_of(encoder_layer(), c.node).find("2 heads of 12: a head's size must be") != std::string::npos);
 }
 
 TEST(vocabularies_have_the_same_bits_on_every_path_and_any_threads) {

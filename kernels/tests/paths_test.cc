@@ -154,9 +154,9 @@ TEST(rows_are_normed_and_quantized_the_same_on_every_path) {
     const size_t w = size_t(width);
     std::vector<float> x = random.floats(w, 3), gamma = random.floats(w), beta = random.floats(w);
     if (width == 32) std::fill(x.begin(), x.end(), 0.0f);
-    const Norm norm{gamma.data(), beta.data(), 1e-5f};
+    const Norm norm{gamma.data(), beta.data(), 1e-5f, width % 3 == 0};
     double mean = 0, variance = 0;
-    for (float value : x) mean += double(value) / width;
+    for (float value : x) mean += norm.rms ? 0 : double(value) / width;
     for (float value : x) variance += (double(value) - mean) * (double(value) - mean) / width;
     for (const Path* path : paths()) {
       for (bool normed : {true, false}) {
@@ -188,19 +188,25 @@ TEST(activations_are_those_of_the_mathematicians) {
   x[0] = -1e30f, x[1] = 1e30f, x[2] = 0;
   const int width = int(x.size());
   for (const Path* path : paths())
-    for (Activation activation : {Activation::relu, Activation::gelu, Activation::silu}) {
+    for (Activation activation : {Activation::relu, Activation::gelu, Activation::silu, Activation::gelu_tanh}) {
       std::vector<float> y = x, expected = x;
       std::vector<uint8_t> q(x.size());
       float scale = 0;
-      path->activate_row(y.data(), width, activation, q.data(), &scale);
-      portable().activate_row(expected.data(), width, activation, nullptr, nullptr);
+      path->activate_row(y.data(), width, activation, nullptr, q.data(), &scale);
+      portable().activate_row(expected.data(), width, activation, nullptr, nullptr, nullptr);
       CHECK(same_bits(y, expected));
+      std::vector<float> gated = x;
+      const std::vector<float> gate(x.size(), -1.5f);
+      path->activate_row(gated.data(), width, activation, gate.data(), nullptr, nullptr);
       for (size_t i = 0; i < x.size(); i++) {
         const double v = double(x[i]);
         const double right = activation == Activation::relu   ? std::fmax(v, 0)
                              : activation == Activation::gelu ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
-                                                              : v / (1 + std::exp(-v));
+                             : activation == Activation::silu
+                                 ? v / (1 + std::exp(-v))
+                                 : v * 0.5 * (1 + std::tanh(0.7978845608 * (v + 0.044715 * v * v * v)));
         CHECK(std::fabs(double(y[i]) - right) <= 4e-7 * (1 + std::fabs(right)));
+        CHECK(gated[i] == y[i] * -1.5f);
       }
     }
 }
@@ -224,7 +230,7 @@ struct Heads {
     }
   }
 
-  std::vector<float> attend(const Path& path, bool int8) const {
+  std::vector<float> attend(const Path& path, bool int8, const float* bias = nullptr, size_t bias_stride = 0) const {
     std::vector<float> out(size_t(heads * d)), scores(size_t(heads) * (size_t(length + 15) / 16 * 16 + 1));
     Attention a{};
     a.heads = heads, a.d = d, a.length = length;
@@ -233,6 +239,7 @@ struct Heads {
     a.factor = 1 / std::sqrt(float(d));
     a.scores = scores.data();
     a.out = out.data();
+    a.bias = bias, a.bias_stride = bias_stride;
     if (int8) {
       a.key = key.data(), a.value = value.data();
       a.key_scale = key_scale.data(), a.value_scale = value_scale.data(), a.scale_stride = size_t(slots);
@@ -244,7 +251,7 @@ struct Heads {
     return out;
   }
 
-  double right(bool int8, int head, int feature) const {
+  double right(bool int8, int head, int feature, const float* bias = nullptr) const {
     std::vector<double> score(static_cast<size_t>(length));
     double most = -1e300, sum = 0, out = 0;
     for (int j = 0; j < length; j++) {
@@ -254,6 +261,7 @@ struct Heads {
         const double k = int8 ? double(key[at]) * double(key_scale[slot]) : double(key_f32[at]);
         score[size_t(j)] += double(query[size_t(head * d + i)]) * k / std::sqrt(double(d));
       }
+      if (bias) score[size_t(j)] += double(bias[j]);
       most = std::fmax(most, score[size_t(j)]);
     }
     for (int j = 0; j < length; j++) {
@@ -280,6 +288,20 @@ TEST(attention_is_a_softmax_over_cached_keys_of_every_head_size) {
         CHECK(std::fabs(double(expected[size_t(head * d + feature)]) - heads.right(int8, head, feature)) < 2e-6);
       }
     }
+}
+
+TEST(a_bias_on_scores_is_added_to_them_before_the_softmax) {
+  Random random(9);
+  for (int length : {1, 16, 21, 67}) {
+    const Heads heads(random, 3, 24, length);
+    const size_t stride = size_t(length + 15) / 16 * 16;
+    const std::vector<float> bias = random.floats(3 * stride, 2);
+    for (bool int8 : {true, false}) {
+      const std::vector<float> expected = heads.attend(portable(), int8, bias.data(), stride);
+      for (const Path* path : paths()) CHECK(same_bits(heads.attend(*path, int8, bias.data(), stride), expected));
+      CHECK(std::fabs(double(expected[24 + 5]) - heads.right(int8, 1, 5, bias.data() + stride)) < 2e-6);
+    }
+  }
 }
 
 TEST(softmax_and_its_chunks_agree_on_every_path) {

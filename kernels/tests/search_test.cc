@@ -47,6 +47,13 @@ struct Batch {
     return attendant_batch_planes(code, &plane, 1);
   }
 
+  // A job of Python's with a source in slot 0; returns its row.
+  int32_t add(int32_t job) {
+    const AttendantAdmission admission{job, 0, 0, 0, 0, {}, bos};
+    const int32_t rows = attendant_batch_admit(code, nullptr, nullptr, 0, &admission, 1);
+    return rows < 0 ? rows : rows - 1;
+  }
+
   int32_t adopt(int32_t job, int beam, int most = length) {
     const AttendantOptions options{beam, 1, 0, most, 0, 0, 0, 1.0};
     return attendant_batch_adopt(code, job, &options, nullptr, nullptr, 0, 0.0, bos);
@@ -77,7 +84,7 @@ int64_t decode(Batch& batch, int steps) {
   if (!batch.code) return OUT_OF_MEMORY;
   int64_t found = batch.send_planes();
   for (int32_t job = 7; job < 9 && found >= 0; job++) {
-    found = attendant_batch_add(batch.code, job);
+    found = batch.add(job);
     if (found >= 0) found = batch.adopt(job, job == 7 ? 3 : 1);
   }
   int64_t rows = 2;
@@ -96,7 +103,7 @@ int64_t decode(Batch& batch, int steps) {
 TEST(a_greedy_search_takes_the_first_candidate_until_its_limit) {
   Batch batch;
   CHECK(batch.send_planes() == 0);
-  CHECK(attendant_batch_add(batch.code, 5) == 0);
+  CHECK(batch.add(5) == 0);
   CHECK(batch.adopt(5, 1, 4) == 0);
   CHECK(batch.tokens[0] == bos && batch.positions[0] == 0);
   for (int step = 0; step < 3; step++) {
@@ -135,18 +142,47 @@ TEST(the_rows_of_a_beam_hold_the_tokens_of_its_hypotheses) {
 
 TEST(rows_are_moved_at_once_where_nothing_is_left_to_python) {
   Batch batch;
-  attendant_batch_add(batch.code, 1);
+  batch.add(1);
   batch.adopt(1, 2);
   CHECK(batch.advance(1) == 0);
   CHECK(batch.moved[0] == 2 && batch.moved[1] == 1);
-  attendant_batch_add(batch.code, 2);  // it is Python's
+  batch.add(2);  // it is Python's
   CHECK(batch.advance(3) == 0);
   CHECK(batch.moved[0] == -1);
 }
 
+TEST(jobs_are_admitted_with_their_sources_and_finished_with_their_answers) {
+  Batch batch;
+  // Two kinds of two tensors with two heads: three sources of four tokens as encoded, slots of six tokens.
+  std::vector<int8_t> encoded(2 * 3 * 2 * 4), slots(2 * max_rows * 2 * 6);
+  for (size_t i = 0; i < encoded.size(); i++) encoded[i] = int8_t(i);
+  const AttendantPlane from{reinterpret_cast<char*>(encoded.data()), 2, 3 * 8, 8, 2, 4, 1};
+  const AttendantPlane to{reinterpret_cast<char*>(slots.data()), 2, max_rows * 12, 12, 2, 6, 1};
+  const AttendantOptions greedy{1, 1, 0, 1, 0, 0, 0, 1.0}, beam{2, 1, 0, length, 0, 0, 0, 1.0};
+  const AttendantAdmission admissions[2] = {{7, 4, 2, 3, 1, greedy, bos}, {8, 1, 0, 4, 1, beam, bos}};
+  CHECK(attendant_batch_admit(batch.code, &from, &to, 1, admissions, 2) == 2);
+  CHECK(batch.sources[0] == 4 && batch.sources[1] == 1 && batch.tokens[0] == bos);
+  const int8_t* slot = slots.data() + max_rows * 12 + 4 * 12;  // of the first job, in the second tensor
+  CHECK(slot[0] == 24 + 16 && slot[2] == 24 + 18 && slot[3] == 0 && slot[6] == 24 + 20);
+
+  CHECK(batch.advance(2) == 1 && batch.statuses[0] == DONE && batch.moved[0] == -1);
+  int64_t integers[16];
+  double numbers[16];
+  const int32_t unknown = 99, going_on = 8;
+  CHECK(attendant_batch_finish(batch.code, 1, &unknown, integers, numbers, 16, batch.moved) == UNKNOWN_JOB);
+  CHECK(attendant_batch_finish(batch.code, 1, &going_on, integers, numbers, 16, batch.moved) == OUT_OF_RANGE);
+  CHECK(attendant_batch_finish(batch.code, 1, batch.names.data(), integers, numbers, 2, batch.moved) == NO_ROOM);
+  CHECK(attendant_batch_finish(batch.code, 1, batch.names.data(), integers, numbers, 16, batch.moved) == 6);
+  const int64_t expected[6] = {4, 1, 1, 1, 1, 3};  // its slot, decoded, one answer: one token, by length, 3
+  for (int i = 0; i < 6; i++) CHECK(integers[i] == expected[i]);
+  CHECK(numbers[0] == -0.5 && numbers[2] == -0.5);
+  CHECK(batch.moved[0] == 2 && batch.moved[1] == 1);  // the rows of the other's beam
+  CHECK(batch.sources[0] == 1 && batch.sources[1] == 1);
+}
+
 TEST(a_number_that_is_none_is_handed_back) {
   Batch batch;
-  attendant_batch_add(batch.code, 1);
+  batch.add(1);
   batch.adopt(1, 2);
   const int64_t ids[top_k] = {3, 4, 5};
   const float logprobs[top_k] = {NAN, NAN, NAN};
@@ -176,8 +212,8 @@ TEST(arguments_out_of_range_are_errors) {
   Batch batch;
   CHECK(attendant_batch_new(-1, nullptr, nullptr, nullptr, nullptr, pad, bos, eos) == nullptr);
   CHECK(attendant_batch_planes(batch.code, nullptr, -1) == OUT_OF_RANGE);
-  attendant_batch_add(batch.code, 1);
-  CHECK(attendant_batch_add(batch.code, 1) == OUT_OF_RANGE);  // it has rows already
+  batch.add(1);
+  CHECK(batch.add(1) == OUT_OF_RANGE);  // it has rows already
   const AttendantOptions good{2, 1, 0, 8, 0, 0, 0, 1.0};
   AttendantOptions none = good, answers = good, never = good;
   none.beam_size = 0;
@@ -196,15 +232,15 @@ TEST(arguments_out_of_range_are_errors) {
 TEST(a_second_step_before_the_rows_have_moved_is_an_error) {
   Batch batch;
   CHECK(decode(batch, 2) > 0);
-  CHECK(attendant_batch_add(batch.code, 1) == 4);  // it is Python's, which so has to move the rows
+  CHECK(batch.add(1) == 4);  // it is Python's, which so has to move the rows
   CHECK(batch.advance(5) == 0);
   CHECK(batch.advance(5) == OUT_OF_RANGE);
 }
 
 TEST(more_rows_than_there_are_is_an_error) {
   Batch batch;
-  for (int32_t job = 0; job < max_rows; job++) CHECK(attendant_batch_add(batch.code, job) == job);
-  CHECK(attendant_batch_add(batch.code, max_rows) == NO_ROOM);
+  for (int32_t job = 0; job < max_rows; job++) CHECK(batch.add(job) == job);
+  CHECK(batch.add(max_rows) == NO_ROOM);
   const int32_t job = 0, two = 2, parents[2] = {0, 0};
   CHECK(attendant_batch_commit(batch.code, 1, &job, &two, parents) == NO_ROOM);
   int64_t integers[3];
@@ -227,7 +263,7 @@ TEST(wherever_memory_ends_the_call_says_so_and_the_batch_can_be_cleared_and_used
     Batch batch;
     allocations_left = failed;
     int64_t found = batch.send_planes();
-    for (int32_t job = 7; job < 9 && found >= 0; job++) found = attendant_batch_add(batch.code, job);
+    for (int32_t job = 7; job < 9 && found >= 0; job++) found = batch.add(job);
     for (int32_t job = 7; job < 9 && found >= 0; job++) found = batch.adopt(job, job == 7 ? 3 : 1);
     for (int step = 0; step < 4 && found >= 0; step++) {
       found = attendant_batch_advance(batch.code, ids.data(), logprobs.data(), top_k, batch.names.data(),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from attendant.hub.cache import cache_directory
+from attendant.hub.download import downloaded
+from attendant.hub.names import MAIN, check_revision, is_name
 from attendant.model.errors import ConfigError, UserError
 from attendant.model.files import check_writable
 
@@ -18,6 +21,7 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("source_language", "target_language", "small100"),
     ),
     "bart": ("a directory of Hugging Face's BART, mBART or mBART-50", ("source_language", "target_language")),
+    "t5": ("a directory of Hugging Face's T5 (T5, Flan-T5, mT5, ByT5, MADLAD-400)", ("target_language",)),
     "fairseq": ("a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")),
     "marian-npz": (
         "weights of Marian (.npz), with decoder.yml and vocabularies beside them",
@@ -52,6 +56,7 @@ FLAGS: dict[str, tuple[Any, str, str]] = {
     "source_sentencepiece": (Path, "FILE", "for the source side"),
     "target_sentencepiece": (Path, "FILE", "for the target side"),
 }
+FILES = (".npz", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".th")  # a path with one is never a model's name
 SHOWN = 5
 
 
@@ -64,7 +69,9 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
         help="found by the files where it is not given; "
         + "; ".join(f"{name}: {about}" for name, (about, _) in FORMATS.items()),
     )
-    parser.add_argument("path", type=Path, metavar="PATH", help="the model")
+    parser.add_argument(
+        "path", type=Path, metavar="PATH", help="the model: its files, or its name on Hugging Face, OWNER/NAME"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="a new directory, for attendant export")
     parser.add_argument(
         "--samples",
@@ -72,10 +79,30 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
         metavar="TSV",
         help=("lines of source<TAB>target: tokenizers are compared on them, and export proves and measures with them"),
     )
+    parser.add_argument("--revision", metavar="R", help="of a model by name: a branch, a tag or a commit")
+    parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="of a model by name: where it is downloaded to")
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="keep so many positions, which bound sources and targets (default: all that the model has; T5, whose are "
+        "relative, takes any number)",
+    )
     for name, (kind, metavar, about) in FLAGS.items():
         users = ", ".join(name_of for name_of, (_, flags) in FORMATS.items() if name in flags)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=f"{about} ({users})")
     options = parser.parse_args(arguments)
+    name = options.path.as_posix()
+    if options.path.exists() or options.path.suffix in FILES or not is_name(name):
+        _import(options)
+        return
+    check_free(options.out)
+    revision = check_revision(options.revision or MAIN)
+    with downloaded(cache_directory(options.cache_dir), name, revision, print) as options.path:
+        _import(options)
+
+
+def _import(options: Namespace) -> None:
     given = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
     if options.format is None:
         from attendant.model.importers.detect import find_format
@@ -86,15 +113,15 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
     for name in REQUIRED.get(options.format, ()):
         if name not in given:
             raise ConfigError(f"the format {options.format} needs --{name.replace('_', '-')}.")
-    if options.out.exists():
-        raise UserError(f"{options.out} is there already; name a new directory, or remove it first.")
-    check_writable(options.out, beside=True)
+    check_free(options.out)
 
     from attendant.model.corpus.pairs import read_pairs
 
     pairs = list(read_pairs(options.samples)) if options.samples else []
     reader = importlib.import_module(f"attendant.model.importers.formats.{options.format.replace('-', '_')}")
     model = reader.read(options.path, **given)
+    if options.max_length is not None:
+        model.keep_positions(options.max_length)
     notes = [*model.notes, *_loss(model, pairs), *_compare(model, pairs)]
     model.write(options.out, options.samples)
     count = sum(weight.numel() for weight in model.weights.values())
@@ -102,6 +129,13 @@ def import_model(parser: ArgumentParser, arguments: list[str]) -> None:
     for note in notes:
         print(f"  {note}")
     print(f"  next: attendant export {options.out} --out BUNDLE{'' if options.samples else ' --samples TSV'}")
+
+
+def check_free(out: Path) -> None:
+    """UserError, before any work is done, if the run cannot be written."""
+    if out.exists():
+        raise UserError(f"{out} is there already; name a new directory, or remove it first.")
+    check_writable(out, beside=True)
 
 
 def _loss(model: Any, pairs: list[tuple[str, str]]) -> list[str]:

@@ -25,6 +25,8 @@ from attendant.model.transformer import Transformer
 
 SIGMOID_GELU = 1.702  # the factor in x sigmoid(1.702 x)
 LARGEST_DEFAULT = 10**6
+FEWEST_POSITIONS = 8  # a source and a target of a few tokens, with their ends
+MOST_RELATIVE_POSITIONS = 2**16
 NEVER = -30_000.0  # an output bias that leaves a class no probability, and that f16 holds
 
 
@@ -65,6 +67,21 @@ class ImportedModel:
         ):
             if backend.get_vocab_size() != size:
                 problems.add(f"the {side} tokenizer has {backend.get_vocab_size()} tokens, and the model {size}")
+
+    def keep_positions(self, count: int) -> None:
+        """Only the first positions, or any number of relative ones; longer defaults of a request are cut to them."""
+        relative = self.config.positions == "relative"
+        most = MOST_RELATIVE_POSITIONS if relative else self.config.max_length
+        if not FEWEST_POSITIONS <= count <= most:
+            of = "whose positions are relative" if relative else "the positions of this model"
+            raise ConfigError(f"--max-length takes {FEWEST_POSITIONS} to {most}, {of}, not {count}.")
+        self.config = dataclasses.replace(self.config, max_length=count)
+        for name, weight in self.weights.items():
+            if name.endswith("_embedding.positions"):
+                self.weights[name] = weight[:count].clone()
+        for name in ("max_length", "min_length"):
+            if name in self.generation:
+                self.generation[name] = min(self.generation[name], count)
 
     def write(self, out: Path, samples: Path | None = None) -> None:
         """Write the run directory, which `attendant export` reads."""
@@ -108,7 +125,7 @@ def with_embeddings(
     shared = source.shape == target.shape and torch.equal(source, target)
     tied = torch.equal(target, output)
     weights["source_embedding.tokens.weight"] = source
-    if not (shared and tied):
+    if not shared:
         weights["target_embedding.tokens.weight"] = target
     if not tied:
         weights["output.weight"] = output
@@ -118,8 +135,8 @@ def with_embeddings(
         source_vocab=layouts[0].size,
         target_vocab=layouts[1].size,
         output_bias=True,
-        shared_vocab=shared and tied,
-        tie="three" if shared and tied else "two" if tied else "none",
+        shared_vocab=shared,
+        tie={(True, True): "three", (True, False): "embeddings", (False, True): "two"}.get((shared, tied), "none"),
     )
 
 

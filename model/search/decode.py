@@ -49,13 +49,18 @@ def decode_all(
     max_length: int | None = None,
     early_stopping: bool | str = False,
     start: Sequence[int] = (),
+    rows: int = BATCH_ROWS,
+    shows: bool = True,
 ) -> list[list[int]]:
-    """The best target of each source by a torch model (ids without start and end), in the order of the sources."""
+    """The best target of each source by a torch model (ids without start and end), in the order of the sources.
+
+    `rows`: hypotheses that are decoded together at most; `shows` progress.
+    """
     from attendant.model.search.stepper import TorchStepper  # torch is needed for torch models alone
 
     stepper = TorchStepper(model)
     stepper.max_length = max_length or stepper.max_length
-    return decode_sources(stepper, sources, beam_size, length_penalty, early_stopping, start)
+    return decode_sources(stepper, sources, beam_size, length_penalty, early_stopping, start, rows, shows)
 
 
 def decode_sources(
@@ -65,15 +70,18 @@ def decode_sources(
     length_penalty: float = 1.0,
     early_stopping: bool | str = False,
     start: Sequence[int] = (),
+    rows: int = BATCH_ROWS,
+    shows: bool = True,
 ) -> list[list[int]]:
     """The best target of each source (ids without start and end), in the order of the sources.
 
     `start`: tokens that every target starts with; they count in its length, but are not part of the result.
+    `rows`: hypotheses that are decoded together at most; `shows` progress.
     """
     results: list[list[int]] = [[] for _ in sources]
-    progress = Count("decoding", "sources", len(sources))
+    progress = Count("decoding", "sources", len(sources), shows=shows)
     by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    batch = max(1, BATCH_ROWS // beam_size)
+    batch = max(1, rows // beam_size)
     for first in range(0, len(by_length), batch):
         chosen = by_length[first : first + batch]
         batched = [sources[i] for i in chosen]

@@ -10,6 +10,7 @@ from torch import nn
 from attendant.model.config import TrainConfig
 from attendant.model.training.device import pick_precision
 from attendant.model.training.muon import Muon
+from attendant.model.transformer import Transformer
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -32,17 +33,25 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 def _make_muon(model: nn.Module, config: TrainConfig) -> Muon:
-    """Muon for the matrices of the layers, W_Q, W_K and W_V each on its own; Adam for the rest."""
+    """Muon for the matrices of the layers, W_Q, W_K and W_V (and a gate) each on its own; Adam for the rest."""
     matrices, others = [], []
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and name.startswith(("encoder.", "decoder.")) and not name.endswith("additive"):
-            matrices.append((parameter, 3 if name.endswith("project_in.weight") else 1))
+            matrices.append((parameter, _stacked(name, model)))
         else:
             others.append(parameter)
     betas = (config.beta1, config.beta2)
     precision = pick_precision(config.precision, next(model.parameters()).device)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return Muon(matrices, others, config.momentum, betas, config.epsilon, config.weight_decay, dtype)
+
+
+def _stacked(name: str, model: nn.Module) -> int:
+    """How many matrices a weight of a layer is, one below the other."""
+    if name.endswith("project_in.weight"):
+        return 3
+    gated = isinstance(model, Transformer) and model.config.gated
+    return 2 if gated and name.endswith("widen.weight") else 1
 
 
 def paper_rate(step: int, d_model: int, warmup: int) -> float:

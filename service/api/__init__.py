@@ -12,10 +12,12 @@ from attendant.export.bundle import BundleError
 from attendant.service.api.model import Model
 from attendant.service.api.results import (
     Hypothesis,
+    MetTerm,
     NextToken,
     Output,
     Score,
     ScoredToken,
+    Segment,
     StreamedToken,
     TokenProbability,
 )
@@ -30,12 +32,14 @@ __all__ = [
     "DeadlineError",
     "Hypothesis",
     "InvalidFieldError",
+    "MetTerm",
     "Model",
     "NextToken",
     "NotReadyError",
     "Output",
     "Score",
     "ScoredToken",
+    "Segment",
     "SettingsError",
     "StartError",
     "StreamedToken",

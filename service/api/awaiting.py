@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from attendant.service.api.calls import Answer, Call
-from attendant.service.api.results import Output, StreamedToken
+from attendant.service.api.results import Output, StreamedToken, streamed_token
 from attendant.service.api.running import WAIT_SECONDS, Running, cancel, deadline_of
 
 if TYPE_CHECKING:
@@ -52,38 +53,68 @@ class TokenStream:
 
     async def __aiter__(self) -> AsyncIterator[StreamedToken]:
         from attendant.service.engine.tasks import NewTokens
-        from attendant.service.requests.content import StreamedText
+        from attendant.service.requests.streamed import StreamedDocument
 
         call = self._plan()
-        text = StreamedText(self._running.served)
+        assert call.plan is not None
+        text = StreamedDocument(self._running.served, call.plan)
+        outcomes: list[Any] = []
         async with aclosing(_events(self._running, call)) as events:
-            async for event in events:
-                if isinstance(event, Exception):
-                    raise event
-                found: Any = event
-                new = text.add(found) if isinstance(event, NewTokens) else text.finish(found.hypotheses[0])
-                for token in new:
-                    yield StreamedToken(**token)
-        (self.output,) = call.answer([found])
+            for event in text.begin() if call.tasks else ():
+                yield streamed_token(event)
+            async for found in events:
+                if isinstance(found, Exception):
+                    raise found
+                if isinstance(found, NewTokens):
+                    for event in text.add(found):
+                        yield streamed_token(event)
+                    continue
+                outcomes.append(found)
+                begin = text.begin() if len(outcomes) < len(call.tasks) else ()
+                for event in chain(text.finish(found), begin):
+                    yield streamed_token(event)
+        for event in text.end():
+            yield streamed_token(event)
+        (self.output,) = call.answer(outcomes)
 
 
 async def _events(running: Running, call: Call[list[Output]]) -> AsyncGenerator[NewTokens | Outcome, None]:
-    """Agreed tokens of a call with one task, then its outcome; leaving the iteration cancels the task."""
+    """Of each task in turn its agreed tokens, then its outcome; leaving the iteration cancels all of them."""
     from attendant.service.engine.tasks import Finished
 
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[NewTokens | Finished] = asyncio.Queue()
+    queues: list[asyncio.Queue[NewTokens | Finished]] = [asyncio.Queue() for _ in call.tasks]
+    until = deadline_of(call)
 
-    def on_event(event: NewTokens | Finished, first: int) -> None:  # noqa: ARG001, as of Outcomes
-        _call_in(loop, queue.put_nowait, event)
+    def on_event(event: NewTokens | Finished, first: int) -> None:
+        _call_in(loop, queues[first].put_nowait, event)
 
-    submission = await _submit_async(running, call.tasks[0], on_event, 0, deadline_of(call), call.field)
+    submissions: list[Submission] = []
+
+    async def submit() -> None:
+        for place, task in enumerate(call.tasks):
+            submissions.append(await _submit_async(running, task, on_event, place, until, call.field))
+
+    submitting = asyncio.create_task(submit())  # a text may have more segments than the queue holds
+    submitting.add_done_callback(partial(_pass_failure, queues))
     try:
-        while not isinstance(event := await queue.get(), Finished):
-            yield event
-        yield event.answer
+        for queue in queues:
+            while not isinstance(event := await queue.get(), Finished):
+                yield event
+            yield event.answer
     finally:
-        submission.cancel()
+        submitting.cancel()
+        cancel(submissions)
+
+
+def _pass_failure(queues: list[asyncio.Queue[NewTokens | Finished]], submitting: asyncio.Task[None]) -> None:
+    """What could not be submitted is the outcome of every task that has none."""
+    from attendant.service.engine.tasks import Finished
+
+    error = None if submitting.cancelled() else submitting.exception()
+    if isinstance(error, Exception):
+        for place, queue in enumerate(queues):
+            queue.put_nowait(Finished(place, error))
 
 
 async def _submit_async(

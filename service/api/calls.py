@@ -12,6 +12,7 @@ from attendant.service.settings import Settings
 
 if TYPE_CHECKING:
     from attendant.service.engine.tasks import Task
+    from attendant.service.requests.documents import Plan
     from attendant.service.requests.schemas import RequestModel
     from attendant.service.requests.served import ServedModel
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 Texts = str | list[str] | tuple[str, ...]
 # No other clients to protect: only memory limits, and texts are submitted as there is room.
-LIMITS = Settings(max_inputs=10**9, max_beam_size=4096, timeout_ms=0, max_timeout_ms=0)
+LIMITS = Settings(
+    max_inputs=10**9, max_beam_size=4096, max_phrases=10**6, max_segments=10**9, timeout_ms=0, max_timeout_ms=0
+)
 
 
 class TextOptions(TypedDict, total=False):
@@ -42,17 +45,27 @@ class GenerateOptions(TextOptions, total=False):
     repetition_penalty: float
     no_repeat_ngram_size: int
     target_prefix: str | None
+    terms: Sequence[str | Mapping[str, Any]] | None
+    glossary: str | None
+    forbid: str | Sequence[str] | None
+    choices: str | Sequence[str] | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
     seed: int | None
     all_or_nothing: bool
+    split: Literal["none", "lines", "sentences"]
+    format: Literal["text", "html"]
+    protect: Sequence[Literal["placeholders", "urls", "emails"]]
+    protect_pattern: str | None
 
 
 class NextTokenOptions(TextOptions, total=False):
     """Options of POST /v1/next-token."""
 
     prefix_tokens: Sequence[str] | None
+    forbid: str | Sequence[str] | None
+    choices: str | Sequence[str] | None
     top_k: int
     temperature: float
 
@@ -63,29 +76,33 @@ class Call(Generic[Answer]):
     timeout_ms: int | None
     field: str  # that has the texts, for an error message
     answer: Callable[[list[Any]], Answer]  # takes the tasks' outcomes, in order
+    plan: Plan | None = None  # of a call to generate
 
 
 def generate_call(
     served: ServedModel, inputs: Texts, options: GenerateOptions, *, stream: bool = False
 ) -> Call[list[Output]]:
     """Every text is checked before any is decoded."""
-    from attendant.service.requests.planning import plan_texts
+    from attendant.service.requests.documents import plan_request
     from attendant.service.requests.schemas import GenerateRequest
 
     if inputs in ([], ()):
         return Call([], None, "inputs", list)
     texts = list(inputs) if isinstance(inputs, tuple) else inputs
     request = _request(GenerateRequest, options, GenerateOptions, {"inputs": texts}, stream=stream)
-    planned = plan_texts(request, served, LIMITS)
+    planned = plan_request(request, served, LIMITS)
 
     def answer(decoded: list[Any]) -> list[Output]:
-        if request.all_or_nothing or all(isinstance(outcome, Exception) for outcome in decoded):
-            for outcome in decoded:
+        found = planned.in_order(decoded)
+        if request.all_or_nothing or all(isinstance(outcome, Exception) for outcome in found):
+            for outcome in found:
                 _result(outcome)
-        found = enumerate(planned.in_order(decoded))
-        return [output_of(served, outcome, planned.unknown.get(place, ())) for place, outcome in found]
+        return [
+            output_of(served, outcome, planned.unknown.get(place, ()), planned.detected.get(place))
+            for place, outcome in enumerate(found)
+        ]
 
-    return Call(planned.tasks, request.timeout_ms, "inputs", answer)
+    return Call(planned.tasks, request.timeout_ms, "inputs", answer, planned)
 
 
 def score_call(served: ServedModel, source: str, target: str, options: TextOptions) -> Call[Score]:
@@ -104,7 +121,7 @@ def next_token_call(served: ServedModel, source: str, prefix: str, options: Next
     from attendant.service.requests.schemas import NextTokenRequest
 
     request = _request(NextTokenRequest, options, NextTokenOptions, {"source": source, "prefix": prefix})
-    task = plan_next_token(request, served)
+    task = plan_next_token(request, served, LIMITS)
     return Call(
         [task], request.timeout_ms, "source", lambda outcomes: next_token_of(served, request, _result(outcomes[0]))
     )

@@ -7,9 +7,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attendant.service.documents.detection import Detected
     from attendant.service.engine.tasks import Distribution, Ids, Scored
     from attendant.service.requests.schemas import NextTokenRequest
     from attendant.service.requests.served import ServedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetTerm:
+    """A term that applied to a text."""
+
+    source: str | None  # the phrase of the source that it is for; None: it is for every text
+    target: str  # the form that came; the first one where none did
+    met: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part that a text was decoded in; positions count code points, the stop is exclusive."""
+
+    source: tuple[int, int]
+    target: tuple[int, int]
+    cut: bool  # its sentence was too long for the model, and is cut at its end
+    aligned: int  # tags and protected pieces that stand where the alignment puts them
+    score: float
+    finish_reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +42,8 @@ class Hypothesis:
     score: float  # sum of logprobs / length ** length_penalty, in nats; a language token counts in the length
     logprobs: tuple[float, ...]  # of each token, and of the end token if it was generated, in nats
     finish_reason: str  # stop: the end token was generated; length: max_length was reached; deadline: time was up
+    terms_met: tuple[MetTerm, ...] = ()  # of `terms` and `glossary`, those that applied
+    segments: tuple[Segment, ...] = ()  # of a text that was split; the score is the sum of theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +53,8 @@ class Output:
     hypotheses: tuple[Hypothesis, ...]  # best first; samples are not sorted; none where there is an error
     error: Exception | None = None  # why this text has no answer, where others of its list have
     unknown: tuple[str, ...] = ()  # pieces of the text that the vocabulary lacks, read as the unknown token
+    detected_language: str | None = None  # of the text, where that was left to be detected
+    detected_confidence: float | None = None  # its probability among the model's languages, 0 to 1
 
     @property
     def text(self) -> str:
@@ -75,7 +101,14 @@ class StreamedToken:
     index: int  # its place in the hypothesis, from 0
 
 
-def output_of(served: ServedModel, result: Any, unknown: Sequence[str] = ()) -> Output:
+def streamed_token(event: dict[str, Any]) -> StreamedToken:
+    """An event of a streamed answer; text that is of no token has the token "" and the index -1."""
+    return StreamedToken(**{"token": "", "logprob": 0.0, "index": -1, **event})
+
+
+def output_of(
+    served: ServedModel, result: Any, unknown: Sequence[str] = (), detected: Detected | None = None
+) -> Output:
     from attendant.service.requests.content import output_content
 
     if isinstance(result, Exception):
@@ -83,6 +116,8 @@ def output_of(served: ServedModel, result: Any, unknown: Sequence[str] = ()) -> 
     rows = output_content(served, result, True)["hypotheses"]
     return Output(
         unknown=tuple(unknown),
+        detected_language=None if detected is None else detected.language,
+        detected_confidence=None if detected is None else detected.confidence,
         hypotheses=tuple(
             Hypothesis(
                 text=row["text"],
@@ -91,6 +126,8 @@ def output_of(served: ServedModel, result: Any, unknown: Sequence[str] = ()) -> 
                 score=row["score"],
                 logprobs=tuple(row["logprobs"]),
                 finish_reason=row["finish_reason"],
+                terms_met=tuple(MetTerm(**term) for term in row.get("terms_met", ())),
+                segments=tuple(Segment(**each) for each in row.get("segments", ())),
             )
             for row in rows
         ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -22,9 +22,10 @@ from attendant.service.bulk.texts import (
     text_line,
     texts_ahead,
 )
-from attendant.service.engine.tasks import Generate, Generated, Outcome
+from attendant.service.engine.tasks import Generated, Outcome
 from attendant.service.errors import InvalidFieldError
 from attendant.service.requests.content import encode, output_content
+from attendant.service.requests.documents import Plan, SegmentTask
 from attendant.service.requests.schemas import GenerateRequest
 from attendant.service.requests.served import ServedModel
 
@@ -57,7 +58,7 @@ class Format(Protocol):
     def source(self, path: Path) -> Source: ...
     def writer(self, path: Path) -> Writer: ...
 
-    def plan(self, raw: Any, place: int) -> tuple[list[Generate], Finish]:
+    def plan(self, raw: Any, place: int) -> tuple[Sequence[SegmentTask], Finish]:
         """The tasks of the record at this place (from 0, over all files); ServiceError says why there are none."""
 
     def refuse(self, raw: Any, place: int, error: Exception) -> Any:
@@ -107,14 +108,20 @@ class TextFormat:
     def text(self, raw: bytes) -> str:
         return decode_text(raw)
 
-    def plan(self, raw: bytes, place: int) -> tuple[list[Generate], Finish]:
-        return [plan_text(self._request, self._served, self.text(raw), place)], self._finish
+    def plan(self, raw: bytes, place: int) -> tuple[Sequence[SegmentTask], Finish]:
+        plan = plan_text(self._request, self._served, self.text(raw), place)
 
-    def _finish(self, outcomes: Sequence[Outcome]) -> bytes:
-        answer = only(outcomes)
-        if self._as_json:
-            return encode(output_content(self._served, answer, self._request.logprobs)) + b"\n"
-        return text_line(self._served, answer)
+        def finish(outcomes: Sequence[Outcome]) -> bytes:
+            answer = only(plan.in_order(outcomes))
+            if not self._as_json:
+                return text_line(self._served, answer)
+            return encode(self._content(plan, answer)) + b"\n"
+
+        return plan.tasks, finish
+
+    def _content(self, plan: Plan, answer: Generated) -> dict[str, Any]:
+        content = output_content(self._served, answer, self._request.logprobs)
+        return content | ({"detected_language": asdict(plan.detected[0])} if plan.detected else {})
 
     def refuse(self, raw: bytes, place: int, error: Exception) -> bytes:  # noqa: ARG002
         return encode({"error": described(error)}) + b"\n" if self._as_json else b"\n"
@@ -135,17 +142,19 @@ class JsonFormat(TextFormat):
         super().__init__(served, request, as_json=True)
         self._field = field
 
-    def plan(self, raw: bytes, place: int) -> tuple[list[Generate], Finish]:
+    def plan(self, raw: bytes, place: int) -> tuple[Sequence[SegmentTask], Finish]:
         found = read_object(raw)
         text = found.get(self._field)
         if not isinstance(text, str):
             raise InvalidFieldError(f"has no text in its field {self._field!r}; --field names another one.")
 
+        plan = plan_text(self._request, self._served, text, place)
+
         def finish(outcomes: Sequence[Outcome]) -> bytes:
-            content = output_content(self._served, only(outcomes), self._request.logprobs)
+            content = self._content(plan, only(plan.in_order(outcomes)))
             return encode({**_without_results(found), **content}) + b"\n"
 
-        return [plan_text(self._request, self._served, text, place)], finish
+        return plan.tasks, finish
 
     def refuse(self, raw: bytes, place: int, error: Exception) -> bytes:  # noqa: ARG002
         try:

@@ -12,8 +12,10 @@ import pyarrow.parquet
 
 from attendant.service.bulk.formats import Finish, Source, Writer, only
 from attendant.service.bulk.texts import complaint, not_utf8, plan_text, texts_ahead
-from attendant.service.engine.tasks import Generate, Outcome
+from attendant.service.engine.tasks import Outcome
 from attendant.service.errors import InvalidFieldError
+from attendant.service.requests.content import hypothesis_content
+from attendant.service.requests.documents import SegmentTask
 from attendant.service.requests.schemas import GenerateRequest
 from attendant.service.requests.served import ServedModel
 
@@ -130,7 +132,7 @@ class ParquetFormat:
     def writer(self, path: Path) -> Writer:
         return ParquetWriter(path)
 
-    def plan(self, raw: Row, place: int) -> tuple[list[Generate], Finish]:
+    def plan(self, raw: Row, place: int) -> tuple[Sequence[SegmentTask], Finish]:
         try:
             text = self._text(raw)
         except UnicodeDecodeError as error:
@@ -139,14 +141,12 @@ class ParquetFormat:
             raise InvalidFieldError(f"has null in its column {self._field!r}; give a text.")
 
         def finish(outcomes: Sequence[Outcome]) -> Answered:
-            decode = self._served.engine.target_tokenizer.decode
-            found = [
-                {"text": decode(each.ids), "score": each.score, "finish_reason": each.finish_reason}
-                for each in only(outcomes).hypotheses
-            ]
-            return raw, found, None
+            hypotheses = only(plan.in_order(outcomes)).hypotheses
+            contents = [hypothesis_content(self._served, each, False) for each in hypotheses]
+            return raw, [{name: each[name] for name in ("text", "score", "finish_reason")} for each in contents], None
 
-        return [plan_text(self._request, self._served, text, place)], finish
+        plan = plan_text(self._request, self._served, text, place)
+        return plan.tasks, finish
 
     def refuse(self, raw: Row, place: int, error: Exception) -> Answered:  # noqa: ARG002
         return raw, None, complaint(error)

@@ -11,13 +11,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from attendant.service.engine.collect import Outcomes, submit_when_room
 from attendant.service.engine.interface import EngineInterface
-from attendant.service.engine.tasks import Generate, Outcome
+from attendant.service.engine.tasks import Outcome
 from attendant.service.errors import ServiceError
+from attendant.service.requests.documents import SegmentTask
 
+SUBMITTED_TOGETHER = 64  # segments of a text
 BYTES_AHEAD = 64 * 2**20  # of records that were read and not answered
 
 Record = TypeVar("Record")
@@ -39,9 +42,14 @@ class Item(Generic[Record]):
         """Those of its tasks, in their order."""
         return [] if self._collected is None else self._collected.get()
 
-    def submit(self, engine: EngineInterface, tasks: Sequence[Generate], closed: threading.Event) -> None:
+    def submit(self, engine: EngineInterface, tasks: Sequence[SegmentTask], closed: threading.Event) -> None:
         self._collected = Outcomes(len(tasks), self.done.set)
-        submit_when_room(engine, tasks, self._collected.on_event, None, closed)
+        if not tasks:
+            self.done.set()
+        most = max(1, min(SUBMITTED_TOGETHER, engine.description.max_queue_requests))
+        for first in range(0, len(tasks), most):
+            callback = partial(self._collected.on_event, first=first)
+            submit_when_room(engine, tasks[first : first + most], callback, None, closed)
 
     def fail(self, error: ServiceError) -> None:
         self.error = error
@@ -86,7 +94,7 @@ class Window(Generic[Record]):
             self._changed.notify_all()
 
 
-Plan = Callable[[Record], tuple[Sequence[Generate], Any]]  # tasks, and what to keep as Item.work; or ServiceError
+Plan = Callable[[Record], tuple[Sequence[SegmentTask], Any]]  # tasks, and what to keep as Item.work; or ServiceError
 
 
 def answered(

@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
-from attendant.service.engine.tasks import Generate, Generated
+from attendant.service.engine.tasks import Generated
 from attendant.service.errors import InvalidFieldError, ServiceError
-from attendant.service.requests.planning import input_seed, plan_generate
+from attendant.service.requests.content import hypothesis_content
+from attendant.service.requests.documents import Plan, plan_request
+from attendant.service.requests.planning import input_seed
 from attendant.service.requests.schemas import GenerateRequest
 from attendant.service.requests.served import ServedModel
 from attendant.service.settings import Settings
 
-LIMITS = Settings(max_beam_size=4096, max_inputs=10**6)  # no other clients to protect: only memory limits
+LIMITS = Settings(
+    max_beam_size=4096, max_inputs=10**6, max_phrases=10**6, max_segments=10**6
+)  # no other clients to protect: only memory limits
 LONGEST_LINE = 2**20  # bytes
 LINES_AHEAD = 1024  # read, and not written yet
 
@@ -47,11 +51,11 @@ def not_utf8(error: UnicodeDecodeError) -> InvalidFieldError:
     return InvalidFieldError(f"inputs is not UTF-8: its byte {error.start + 1} cannot be read.")
 
 
-def plan_text(request: GenerateRequest, served: ServedModel, text: str, place: int) -> Generate:
-    """The task of one text; its seed is the one that it would have in one request with all texts."""
+def plan_text(request: GenerateRequest, served: ServedModel, text: str, place: int) -> Plan:
+    """The tasks of one text; its seed is the one that it would have in one request with all texts."""
     seed = None if request.seed is None else input_seed(request.seed, place)
-    one = request.model_copy(update={"inputs": [text], "seed": seed})
-    return plan_generate(one, served, LIMITS)[0]
+    one = request.model_copy(update={"inputs": [text], "seed": seed, "all_or_nothing": True})
+    return plan_request(one, served, LIMITS)
 
 
 def texts_ahead(request: GenerateRequest, served: ServedModel) -> int:
@@ -64,7 +68,7 @@ def texts_ahead(request: GenerateRequest, served: ServedModel) -> int:
 
 def text_line(served: ServedModel, answer: Generated) -> bytes:
     """The hypotheses, tab-separated; a text's own line breaks and tabs become spaces, so that lines match the input."""
-    texts = [served.engine.target_tokenizer.decode(hypothesis.ids) for hypothesis in answer.hypotheses]
+    texts = [hypothesis_content(served, hypothesis, False)["text"] for hypothesis in answer.hypotheses]
     return ("\t".join(re.sub(r"[\r\n\t]", " ", text) for text in texts) + "\n").encode()
 
 

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from attendant.common.hardware import available_cpus
 from attendant.export.bundle import Bundle, read_bundle
 from attendant.service.commands.info import describe_machine, find_bundle
 from attendant.service.errors import StartError
-from attendant.service.hardware import available_cpus
 
 CLIENTS = (1, 4, 16, 64)
 BEAMS = (1, 4)
@@ -65,7 +65,11 @@ class Measured:
 
 def bench(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
-        "bundle", nargs="?", type=Path, metavar="BUNDLE", help="a bundle's directory (default: the embedded model)"
+        "bundle",
+        nargs="?",
+        type=Path,
+        metavar="BUNDLE",
+        help="a bundle's directory, or a model's name in the cache (default: the embedded model)",
     )
     parser.add_argument(
         "--texts", type=Path, metavar="FILE", help="sources, a line each (default: the samples in the bundle)"

@@ -22,12 +22,14 @@ from attendant.service.bulk.pipeline import answered
 from attendant.service.bulk.progress import Progress
 from attendant.service.bulk.texts import complaint, lines_of, plan_text
 from attendant.service.commands.info import find_bundle
+from attendant.service.commands.named import with_bundle
 from attendant.service.engine.interface import EngineInterface
 from attendant.service.errors import InvalidFieldError, ServiceError
 from attendant.service.requests.schemas import GenerateRequest
 from attendant.service.requests.served import ServedModel
 from attendant.service.requests.validation import validate
 from attendant.service.settings import Settings, flag, read_settings, takes
+from attendant.service.text.glossary import digest_of
 
 NOT_OPTIONS = (
     "inputs",
@@ -35,9 +37,12 @@ NOT_OPTIONS = (
     "all_or_nothing",
     "timeout_ms",
     "model",
+    "format",  # --html; --format is that of files
 )  # fields of POST /v1/generate that have no flag
-TEXTS = ("target_prefix", "source_language", "target_language")  # options that stay texts, even if they look like JSON
-SETTINGS = ("bundle", "provider", "precision", "threads", "lanes", "max_rows")
+# Options that stay texts, even if they look like JSON.
+TEXTS = ("target_prefix", "source_language", "target_language", "glossary", "protect_pattern")
+SEARCH = GenerateRequest.model_fields.keys() - NOT_OPTIONS
+SETTINGS = ("bundle", "model", "revision", "cache_dir", "provider", "precision", "threads", "lanes", "max_rows")
 
 
 class GenerateUsageError(Exception):
@@ -51,7 +56,7 @@ class FailedLinesError(Exception):
 def generate(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     options, request = read_arguments(parser, arguments)
     given = {name: getattr(options, name) for name in SETTINGS if hasattr(options, name)}
-    settings = read_settings(given, os.environ)
+    settings = with_bundle(read_settings(given, os.environ))
     served = ServedModel(load_engine(settings))
     try:
         check_options(request, served)
@@ -84,17 +89,17 @@ def read_arguments(parser: argparse.ArgumentParser, arguments: list[str]) -> tup
             default = "" if described.default is None else f" (default: {json.dumps(described.default)})"
             about = f"{described.description}{default}".replace("%", "%%")
             parser.add_argument(flag(name), default=argparse.SUPPRESS, metavar="VALUE", help=about)
+    parser.add_argument("--html", action="store_true", help="texts are HTML: tags stand where the alignment puts them")
     command.add_arguments(parser)
     options = parser.parse_args(arguments)
-    named = [flag(name) for name in vars(options) if name in GenerateRequest.model_fields and name != "logprobs"]
+    searched = {name: value for name, value in vars(options).items() if name in SEARCH}
+    named = [flag(name) for name in searched if name != "logprobs"]
     options.bulk = command.check_arguments(options, named)
     if options.bulk is None and options.logprobs and not options.json:
         raise GenerateUsageError("--logprobs is for --json; a line of text has no place for them.")
-    given = {
-        name: value if name in TEXTS else _value(value)
-        for name, value in vars(options).items()
-        if name in GenerateRequest.model_fields
-    }
+    given = {name: value if name in TEXTS else _value(value) for name, value in searched.items()}
+    if options.html:
+        given["format"] = "html"
     try:
         return options, validate(GenerateRequest, {"inputs": "-", **given})
     except ServiceError as error:
@@ -119,8 +124,9 @@ def check_options(request: GenerateRequest, served: ServedModel) -> None:
 
 
 def bundle_digest(settings: Settings) -> str:
-    """SHA-256 of the bundle's manifest, which lists the digests of all its files."""
-    return hashlib.sha256((find_bundle(settings.bundle) / "manifest.json").read_bytes()).hexdigest()
+    """SHA-256 of the bundle's manifest, which lists the digests of all its files, and of its glossaries."""
+    bundle = find_bundle(settings.bundle)
+    return hashlib.sha256((bundle / "manifest.json").read_bytes()).hexdigest() + digest_of(bundle)
 
 
 def run(

@@ -12,8 +12,10 @@ from typing import Any
 import onnxruntime
 
 from attendant import kernels
+from attendant.common import hardware
 from attendant.export.bundle import Bundle, Variant, read_bundle
-from attendant.service import hardware
+from attendant.hub.names import is_name
+from attendant.service.commands.named import cached_bundle
 from attendant.service.engine.batch.runtime import preferred_precision, why_no_kernels
 from attendant.service.engine.resources import choose_lanes, rows_that_fit
 from attendant.service.errors import StartError
@@ -26,7 +28,11 @@ Json = dict[str, Any]
 
 def info(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
-        "bundle", nargs="?", type=Path, metavar="BUNDLE", help="a bundle's directory (default: the embedded model)"
+        "bundle",
+        nargs="?",
+        type=Path,
+        metavar="BUNDLE",
+        help="a bundle's directory, or a model's name in the cache (default: the embedded model)",
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object, sizes in bytes")
     options = parser.parse_args(arguments)
@@ -38,9 +44,11 @@ def info(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def find_bundle(directory: Path | None) -> Path:
-    """The directory that was named, else the embedded model's."""
+    """The directory that was named, or that of a model in the cache, else the embedded model's."""
     if directory is None and not DEFAULT_BUNDLE.is_dir():
         raise StartError("there is no embedded model in this installation; name a bundle.")
+    if directory is not None and not directory.exists() and is_name(directory.as_posix()):
+        return cached_bundle(directory.as_posix())
     return directory or DEFAULT_BUNDLE
 
 

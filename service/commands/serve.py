@@ -7,15 +7,24 @@ import logging
 import os
 from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from attendant.export.bundle import read_manifest
+from attendant.hub.names import is_name
+from attendant.service.commands.named import with_bundle
 from attendant.service.errors import StartError
 from attendant.service.models.bundles import find_bundles
 from attendant.service.settings import Settings, flag, read_settings, takes
 
 
 def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument(
+        "served",
+        nargs="?",
+        metavar="MODEL",
+        help="a bundle's directory, or a model of Hugging Face by its name: short for --bundle and --model",
+    )
     parser.epilog = "Every setting is also a variable: --max-rows is ATTENDANT_MAX_ROWS. The flag wins."
     for setting in fields(Settings):
         default = "" if setting.default in (None, ()) else f"; default: {_text(setting.default)}"
@@ -28,7 +37,18 @@ def serve(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
             help=f"{setting.metadata['about']} ({takes(setting)}{default})",
             **extra,
         )
-    run(read_settings(vars(parser.parse_args(arguments)), os.environ))
+    given = vars(parser.parse_args(arguments))
+    served = given.pop("served")
+    if served is not None:
+        name = "bundle" if Path(served).is_dir() else "model"
+        if name == "model" and not is_name(served):
+            parser.error(
+                f"{served} is neither a bundle's directory nor the name of a model on Hugging Face, OWNER/NAME"
+            )
+        if also := [flag(each) for each in ("bundle", "model", "models") if each in given]:
+            parser.error(f"{served} and {also[0]} are both given; leave one out.")
+        given[name] = served
+    run(with_bundle(read_settings(given, os.environ)))
 
 
 def _text(default: Any) -> str:
@@ -38,6 +58,8 @@ def _text(default: Any) -> str:
 
 def run(settings: Settings) -> None:
     from attendant.service.http import garbage
+
+    garbage.look_less_often()
     from attendant.service.http.app import bundle_directory
     from attendant.service.http.server import Server
     from attendant.service.watch import (

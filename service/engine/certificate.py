@@ -22,7 +22,7 @@ from attendant.service.engine.tasks import (
     Scored,
     Task,
 )
-from attendant.service.errors import InvalidFieldError, StartError
+from attendant.service.errors import InvalidFieldError, NoNumbersError, StartError
 
 Decode = Callable[[Sequence[Task]], Sequence[Result]]  # the results of tasks of one row each, in order
 
@@ -45,6 +45,8 @@ def check_certificate(bundle: Bundle, precision: str, decoders: Sequence[Decode]
     try:
         expectations = [expectation for sample in samples for expectation in expectations_of(sample)]
         drift = float(np.max([drift_of(expectations, decode) for decode in decoders], initial=0.0))
+    except NoNumbersError:
+        drift = float("nan")
     except (KeyError, TypeError, IndexError, ValueError, InvalidFieldError) as error:
         raise StartError(f"{bundle.directory}: its certificate cannot be read: {error!r}.") from None
     except Exception as error:  # onnxruntime raises its own kinds, with no common base

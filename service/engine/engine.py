@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from attendant.service.engine.collect import Outcomes
 from attendant.service.engine.explain.explainer import Explainer, SubmittedExplanations
 from attendant.service.engine.integrity import checking_weights
 from attendant.service.engine.interface import CertificateResult, EngineDescription, Submission
-from attendant.service.engine.limits import alignment_of, check_task, languages_of, start_tokens
+from attendant.service.engine.limits import alignment_of, check_task, glossaries_of, languages_of, start_tokens
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.queue.scheduler import Scheduler
 from attendant.service.engine.queue.thread_budget import ThreadBudget
@@ -32,6 +32,7 @@ from attendant.service.engine.search.search import SpecialIds
 from attendant.service.engine.tasks import EventCallback, Explain, Result, Task
 from attendant.service.errors import NotReadyError, QueueFullError
 from attendant.service.memory import MemoryAccount
+from attendant.service.text.glossary import Glossary
 from attendant.service.text.languages import Languages
 from attendant.service.text.tokenizer import Tokenizer
 
@@ -66,12 +67,12 @@ class Engine:
             self.source_tokenizer, self.target_tokenizer = make_tokenizers(bundle)
             self._load(settings, thread_budget)
             start, languages = start_tokens(bundle), languages_of(bundle)
+            glossaries = glossaries_of(bundle, self.target_tokenizer)
             certificate = self._certify()  # before start tokens are set: its answers include them
         resources = self._resources
         self._special = replace(self._special, start=start)
-        self.description = describe(
-            bundle, settings, resources, certificate, languages, max(len(start), languages.longest_target_prefix)
-        )
+        start_length = max(len(start), languages.longest_target_prefix)
+        self.description = describe(bundle, settings, resources, certificate, languages, glossaries, start_length)
         check_unchanged(bundle)  # every file is open
         self._memory.set_aside(self, resources.memory_bytes(bundle))
 
@@ -110,15 +111,15 @@ class Engine:
         self, tasks: Sequence[Task], on_event: EventCallback, deadline: float | None = None, client: str | None = None
     ) -> Submission:
         """Any thread may call it. Raises as EngineInterface says, or `on_event` gets one Finished per task."""
-        explanations = sum(isinstance(task, Explain) for task in tasks)
+        explains = any(isinstance(task, Explain) for task in tasks)
         jobs = self._jobs(tasks, on_event, self._observer, deadline)
         try:
-            self._explainer.reserve(explanations)
+            self._explainer.reserve(tasks)
             try:
                 submitted = self._scheduler.submit(jobs, client)
-                return SubmittedExplanations(submitted, self._explainer) if explanations else submitted
+                return SubmittedExplanations(submitted, self._explainer) if explains else submitted
             except Exception:
-                self._explainer.release(explanations)
+                self._explainer.release(tasks)
                 raise
         except QueueFullError:
             self._observer.queue_full()
@@ -134,7 +135,7 @@ class Engine:
             check_task(task, self.bundle, special.start)
             search = make_search(special, task)
             if isinstance(task, Explain):
-                releasing, then = self._explainer.releasing(on_event), self._explainer.add
+                releasing, then = self._explainer.releasing(task, on_event), self._explainer.add
                 jobs.append(Job(task, index, releasing, deadline, now, search, observer, then))
             else:
                 jobs.append(Job(task, index, on_event, deadline, now, search, observer))
@@ -226,6 +227,7 @@ def describe(
     resources: Resources,
     certificate: CertificateResult,
     languages: Languages,
+    glossaries: Mapping[str, Glossary],
     start_length: int,
 ) -> EngineDescription:
     runtime = resources.all_threads
@@ -252,10 +254,12 @@ def describe(
         max_queue_tokens=settings.max_queue_tokens,
         certificate=certificate,
         languages=languages,
+        glossaries=glossaries,
         generation=bundle.generation,
         alignment=alignment_of(bundle),
         alignment_chosen=bool(bundle.alignment),
         examples=examples_of(bundle),
+        about=bundle.description,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from attendant.export.bundle import Sizes
 from attendant.service.engine.tasks import AlignmentChoice, EventCallback, Task
+from attendant.service.text.glossary import Glossary
 from attendant.service.text.languages import Languages
 from attendant.service.text.tokenizer import Tokenizer
 
@@ -50,10 +51,12 @@ class EngineDescription:
     max_queue_tokens: int
     certificate: CertificateResult
     languages: Languages = field(default_factory=Languages)
+    glossaries: Mapping[str, Glossary] = field(default_factory=dict)  # that a request may choose, by name
     generation: Mapping[str, Any] = field(default_factory=dict)  # the bundle's own defaults for requests
     alignment: AlignmentChoice  # the default for requests
     alignment_chosen: bool = False  # it was chosen at export; else it is the mean over the last layer's heads
     examples: tuple[str, ...] = ()  # sources to try
+    about: str | None = None  # what the model does, in a sentence of its bundle
 
 
 class Submission(Protocol):

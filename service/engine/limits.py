@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from attendant.export.bundle import Bundle
 from attendant.service.engine.explain.attention import check_choices
+from attendant.service.engine.search.constraints.constraints import Constraints
 from attendant.service.engine.tasks import ALIGNMENT_METHODS, AlignmentChoice, Explain, Generate, Ids, Score, Task
 from attendant.service.errors import InvalidFieldError, StartError
+from attendant.service.text.glossary import Glossary, check_targets, read_glossaries
 from attendant.service.text.languages import Languages, read_languages
+from attendant.service.text.tokenizer import Tokenizer
 
 
 def start_tokens(bundle: Bundle) -> Ids:
@@ -29,6 +32,13 @@ def languages_of(bundle: Bundle) -> Languages:
         return read_languages(bundle.languages, bundle.sizes.source_vocab, bundle.sizes.target_vocab, longest)
     except StartError as error:
         raise StartError(f"{bundle.directory}: {error}") from None
+
+
+def glossaries_of(bundle: Bundle, tokenizer: Tokenizer) -> dict[str, Glossary]:
+    """The glossaries that a request may choose; StartError if one is invalid. `tokenizer` is that of the target."""
+    glossaries = read_glossaries(bundle.directory)
+    check_targets(glossaries, tokenizer, bundle.limits["max_target_length"] - 1, bundle.directory)
+    return glossaries
 
 
 def alignment_of(bundle: Bundle) -> AlignmentChoice:
@@ -67,10 +77,17 @@ def check_task(task: Task, bundle: Bundle, start: Ids) -> None:
                 f"max_length is {task.options.max_length}, over this model's limit of {max_target_length}.",
                 "max_length",
             )
+        _check_constraints(task.constraints, sizes.target_vocab)
     elif isinstance(task, Score):
         _check(task.target, "target", max_target_length - 1, sizes.target_vocab)
     else:
         _check(task.prefix, "prefix", max_target_length - 1, sizes.target_vocab)
+        _check_constraints(task.constraints, sizes.target_vocab)
+
+
+def _check_constraints(constraints: Constraints | None, vocabulary: int) -> None:
+    if constraints is not None:
+        _check(constraints.ids, "constraints", len(constraints.ids), vocabulary)
 
 
 def _check(ids: Ids, name: str, max_length: int, vocabulary: int) -> None:

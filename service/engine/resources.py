@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from attendant.common.hardware import available_cpus, memory_limit
 from attendant.export.bundle import Bundle, padded_width
 from attendant.service.engine.batch.runner import CANDIDATE_BYTES, PROBE_ROWS, Runner
 from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.queue.thread_budget import ThreadBudget
 from attendant.service.engine.search.search import MAX_GRAPH_TOP_K
 from attendant.service.errors import StartError
-from attendant.service.hardware import available_cpus, memory_limit
 from attendant.service.settings import Settings
 
 MAX_ROWS = 64  # per lane, of one request
@@ -162,7 +162,7 @@ def row_bytes(bundle: Bundle, cache_dtype: str) -> int:
     """Memory of one full-length row, with a KV cache of this dtype."""
     sizes = bundle.sizes
     scales = 4 * sizes.heads if cache_dtype == "int8" else 0  # one for each head
-    position = 2 * sizes.decoder_layers * (sizes.d_model * np.dtype(cache_dtype).itemsize + scales)  # bytes
+    position = 2 * sizes.decoder_layers * (sizes.heads * sizes.head * np.dtype(cache_dtype).itemsize + scales)  # bytes
     positions = sizes.max_length + padded_width(sizes.max_length)  # its own tokens, and those of its source
     outputs = 4 * sizes.target_vocab + CANDIDATE_BYTES * min(MAX_GRAPH_TOP_K, sizes.target_vocab)
     return position * positions + outputs

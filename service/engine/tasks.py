@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from attendant.service.engine.search.constraints.constraints import Constraints
+from attendant.service.engine.search.constraints.terms import MetTerm
+
 Ids = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 EarlyStopping = bool | Literal["never"]
@@ -56,6 +59,7 @@ class Generate:
     stream: bool = False  # emit NewTokens while decoding
     top_logprobs: int = 0  # most probable tokens recorded at each position; 0: none
     record: bool = False  # record the entropy at each position, and the tree of a beam search
+    constraints: Constraints | None = None  # phrases that must come or must not; None: any target is allowed
 
     @property
     def rows(self) -> int:
@@ -73,6 +77,7 @@ class NextToken:
     source: Ids
     prefix: Ids = ()
     start: Ids | None = None
+    constraints: Constraints | None = None  # forbidden phrases and choices; what may not come has probability 0
 
     rows = 1
     stream = False
@@ -118,13 +123,30 @@ class AlignmentChoice:
     method: str = "argmax"
 
 
+INCLUDED = ("structure", "qkv", "scores", "sums", "residual", "embeddings", "positions", "neighbours", "plane")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """Parts of the model that are switched off: their output is 0. Sub-layers are named as in explain/anchors.py."""
+
+    heads: tuple[tuple[str, int, int], ...] = ()  # kind of attention, layer, head
+    sublayers: tuple[tuple[str, int], ...] = ()  # the output of a sub-layer, which is added to x
+    residuals: tuple[tuple[str, int], ...] = ()  # the x that a sub-layer's output is added to
+    positions: tuple[str, ...] = ()  # source, target: what is added to embeddings for their positions
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explain:
     search: Generate | Score
     attention: AttentionChoice
     alignment: AlignmentChoice
     alignable: Ids  # positions of the source tokens that stand for text
-    max_values: int  # the most attention weights that may be answered
+    max_values: int  # the most values that may be answered
+    include: tuple[str, ...] = ()  # of INCLUDED
+    ablation: Ablation | None = None  # explain the model without these parts
+    # What the search found is the outcome even where it cannot be explained, or not before the deadline: without pairs.
+    best_effort: bool = False
 
     stream = False
 
@@ -142,9 +164,12 @@ class Explain:
 
     @property
     def token_budget(self) -> int:
-        """That of the search, plus one pass over the source and the longest target that it can find."""
+        """That of the search, plus one pass over the source and the longest target that it can find.
+
+        An ablated model decodes too: a pass for each token.
+        """
         longest = self.search.options.max_length if isinstance(self.search, Generate) else len(self.search.target) + 1
-        return self.search.token_budget + len(self.source) + 1 + longest
+        return self.search.token_budget + (len(self.source) + 1 + longest) * (1 if self.ablation is None else 2)
 
 
 Task = Generate | NextToken | Score | Explain
@@ -158,6 +183,7 @@ class Hypothesis:
     finish_reason: str  # stop: the end token was chosen; length: max_length, or no token allowed; deadline: time was up
     top_logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the task asked for them; as long as logprobs
     entropies: tuple[float, ...] = ()  # of the distribution at each position, in nats, if recorded; as long as logprobs
+    terms: tuple[MetTerm, ...] = ()  # each term of the task's constraints
 
 
 @dataclass(frozen=True)
@@ -217,6 +243,47 @@ class AttentionWeights:
 
 
 @dataclass(frozen=True)
+class IncludedValues:
+    """Values of one kind that were computed on the way."""
+
+    name: str  # query, key, value, scores, sums, stream, output, tokens, positions
+    of: str  # a kind of attention, encoder or decoder, or a side: source or target
+    axes: tuple[str, ...]
+    values: Array
+    places: tuple[str, ...] = ()  # what the first axis counts, where it is not layers
+    layers: Ids = ()
+    heads: Ids = ()
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    side: str  # source or target
+    ids: Ids  # the tokens
+    nearest: tuple[tuple[tuple[int, float], ...], ...]  # for each: tokens and the cosine of the angle between both
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The target vocabulary in the plane in which its embeddings vary most."""
+
+    ids: Ids
+    points: Array  # (ids, 2)
+    share: float  # of the variance that the plane has
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """What the model does without some parts."""
+
+    logprobs: tuple[float, ...]  # of the explained target's tokens, and of the end token where that has one
+    entropies: tuple[float, ...]
+    top_logprobs: tuple[TokenLogprobs, ...]
+    ids: Ids  # what it answers itself, greedily, without the end token
+    own_logprobs: tuple[float, ...]  # the end token's last, if there is one
+    finish_reason: str  # stop or length
+
+
+@dataclass(frozen=True)
 class Explained:
     found: Generated | Scored
     attention: tuple[AttentionWeights, ...]
@@ -224,6 +291,16 @@ class Explained:
     pairs: tuple[tuple[int, int], ...]  # aligned positions (source, target), in target order
     precision: str  # of the graph that computed the attention weights
     seconds: float  # that this took, including the load of the graph on first use
+    included: tuple[IncludedValues, ...] = ()
+    neighbours: tuple[Neighbours, ...] = ()
+    plane: Plane | None = None
+    structure: dict[str, Any] | None = None
+    ablated: Ablated | None = None
+
+
+def unexplained(found: Generated | Scored) -> Explained:
+    """The outcome of a best-effort explanation that could not be made."""
+    return Explained(found, (), (), (), "", 0.0)
 
 
 Result = Generated | Distribution | Scored | Explained

@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from attendant.common.hardware import memory_limit
 from attendant.common.version import VERSION, install_command
 from attendant.export.bundle import read_bundle
 from attendant.service.client_keys import key_names
 from attendant.service.engine.cache.shared import SharedEngine
 from attendant.service.engine.interface import EngineInterface
 from attendant.service.errors import InvalidJSONError, StartError
-from attendant.service.hardware import memory_limit
 from attendant.service.http.context import AppState
 from attendant.service.http.errors import MethodNotAllowedError
 from attendant.service.http.guard.admission import check_key, nothing_at
@@ -31,11 +31,13 @@ from attendant.service.http.guard.clients import Clients
 from attendant.service.http.guard.keys import Keys
 from attendant.service.http.guard.middleware import Middleware
 from attendant.service.http.guard.record import Traffic, record_of
+from attendant.service.http.openapi import present
 from attendant.service.http.responses import JSONLine
-from attendant.service.http.route import GuardedRoute, body_model
+from attendant.service.http.route import GuardedRoute, Refusals, body_model
 from attendant.service.http.routes import (
     ENDPOINTS,
     MODEL_ENDPOINTS,
+    direct_applications,
     include_routes,
     methods_of,
     refusal_policy,
@@ -56,6 +58,13 @@ if TYPE_CHECKING:
 MEGABYTE = 10**6
 
 log = logging.getLogger("attendant")
+
+
+class Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = present(super().openapi())
+        return self.openapi_schema
 
 
 def create_app(
@@ -82,7 +91,7 @@ def create_app(
     )
     if engine is not None:
         models.put(engine)
-    app = FastAPI(
+    app = Application(
         title="Attendant",
         version=VERSION,
         description="Decoding with an encoder-decoder Transformer.",
@@ -94,13 +103,19 @@ def create_app(
         openapi_url=None,  # a guarded route of page/docs.py
         generate_unique_id_function=lambda route: route.name,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours are `tracing.py`, `metrics.py`, `logs.py`
-        exception_handlers={RequestValidationError: _refuse_invalid, HTTPException: _refuse_path},
+        exception_handlers=REFUSALS,
     )
     metrics.read_memory_from(memory)
     clients = Clients(settings, metrics.clients)
     app.state.parts, app.state.traffic = AppState(settings, models, metrics, Keys(settings), clients, memory), Traffic()
     app.add_middleware(
-        Middleware, settings=settings, metrics=metrics, traffic=app.state.traffic, clients=clients, memory=memory
+        Middleware,
+        settings=settings,
+        metrics=metrics,
+        traffic=app.state.traffic,
+        clients=clients,
+        memory=memory,
+        direct=direct_applications(REFUSALS),
     )
     if tracing is not None:
         from attendant.service.watch.tracing import TracingMiddleware
@@ -259,6 +274,9 @@ async def _refuse_path(request: Request, error: Exception) -> NoReturn:
         allow = ", ".join(sorted({method for route in routes_at(record.path) for method in _methods(route)}))
         raise MethodNotAllowedError(f"{path} takes {allow}, not {method}.", allow) from None
     raise nothing_at(record.path) from None
+
+
+REFUSALS: Refusals = {RequestValidationError: _refuse_invalid, HTTPException: _refuse_path}
 
 
 def _methods(route: GuardedRoute) -> set[str]:

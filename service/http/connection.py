@@ -13,6 +13,7 @@ has moved a method is refused at the start: a bound would silently be gone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from attendant.service.errors import StartError
-from attendant.service.http.guard.record import ANSWER_LEFT, new_id
+from attendant.service.http.guard.record import ANSWER_LEFT, WATCH_DISCONNECT, new_id
 from attendant.service.http.wire.limits import REFUSAL_SECONDS, ConnectionLimits, OverLimit
 from attendant.service.http.wire.refusal import refusal
 from attendant.service.http.wire.request_lines import RequestLineError, check_request_line, with_path, without_offers
@@ -67,7 +68,7 @@ READ = (
 )
 READ_OF_CYCLE = (
     *("disconnected", "keep_alive", "message_event", "more_body"),
-    *("response_complete", "response_started", "scope"),
+    *("response_complete", "response_started", "scope", "waiting_for_100_continue"),
 )
 
 WRITE_PAUSES = 64 * 2**10  # bytes of answers in the process above which the application waits, until all have left
@@ -113,6 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._send_timer: SendTimer | None = None  # once connected
         self._left: asyncio.Future[bool] | None = None  # while writing is paused: whether what was written has left
         self._running: RequestResponseCycle | None = None  # with pipelining, `cycle` is a later one
+        self._watchers: list[Callable[[], None]] = []  # to call when the connection ends before that is answered
         self._last_answer: bytes | None = None  # nothing is parsed any more; sent when all before it is answered
         self._answered = False  # it was sent
         self._dropped = 0  # bytes that came after that
@@ -135,6 +137,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
+        for on_disconnect in [*self._watchers]:
+            on_disconnect()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -250,7 +254,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         cycle.scope[ANSWER_LEFT] = partial(self._answer_left, cycle)  # type: ignore[literal-required]
+        cycle.scope[WATCH_DISCONNECT] = self._watch_disconnect  # type: ignore[literal-required]
         super()._start_asgi_task(cycle, app)
+
+    def _watch_disconnect(self, on_disconnect: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_disconnect` if the connection ends, until what is returned is called."""
+        if self.transport.is_closing():
+            return self.loop.call_soon(on_disconnect).cancel
+        self._watchers.append(on_disconnect)
+        return partial(self._watchers.remove, on_disconnect)
 
     async def _answer_left(self, cycle: RequestResponseCycle) -> bool:
         """Waits until the answer has been handed to the system; False if the connection ended before."""
@@ -324,6 +336,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._last_answer, broken.more_body = b"", False
         else:
             broken.disconnected = True
+        broken.waiting_for_100_continue = False  # nothing may be written behind the last answer
         broken.message_event.set()
 
     def _send_last_answer(self) -> None:

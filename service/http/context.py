@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from attendant.service.engine.tasks import Generate, Outcome, Task
+from attendant.service.engine.tasks import Outcome, Task
 from attendant.service.http.building import Builder
 from attendant.service.http.endpoints.v2_statistics import Statistics
 from attendant.service.http.guard.clients import Clients
@@ -92,13 +92,15 @@ class RequestContext:
         metrics = self.metrics.model(self.record.model)
         note_tasks(self.record, metrics, tasks)
         outcomes: list[Outcome] = []
+        if not tasks:
+            return outcomes
         try:
             outcomes = await run_tasks(served.engine, tasks, deadline, self.receive, field, self.client)
             return outcomes
         finally:
             note_outcomes(self.record, metrics, outcomes)
 
-    def stream(self, served: ServedModel, tasks: Sequence[Generate], deadline: float | None, field: str) -> TaskStreams:
+    def stream(self, served: ServedModel, tasks: Sequence[Task], deadline: float | None, field: str) -> TaskStreams:
         """The events of the tasks, which are submitted at once."""
         metrics = self.metrics.model(self.record.model)
         note_tasks(self.record, metrics, tasks)

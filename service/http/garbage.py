@@ -13,9 +13,14 @@ import gc
 THRESHOLDS = (20_000, 20, 20)
 
 
+def look_less_often() -> None:
+    """For the start, before the web framework is imported: modules and schemas are no garbage."""
+    gc.set_threshold(*THRESHOLDS)
+
+
 def settle() -> None:
     """Collect what is garbage, and leave alone what lives; again after models have come or gone, to free these."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*THRESHOLDS)
+    look_less_often()

@@ -27,7 +27,7 @@ TOKEN_BYTES = 260  # of a token in an answer that is being built: its JSON, and 
 LONG_RESPONSE = 1000  # tokens, from which on building a response takes a millisecond or more
 
 
-def json_response(content: Json) -> Response:
+def json_response(content: Json | list[Json]) -> Response:
     """Encoded directly: FastAPI's own way through a response model costs more (docs/decisions/009)."""
     return Response(encode(content) + b"\n", media_type="application/json")
 
@@ -108,6 +108,7 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
         },
         defaults=served.defaults,
         languages=languages_response(served.languages),
+        glossaries={name: len(glossary) for name, glossary in described.glossaries.items()},
         precision=described.precision,
         provider=described.provider,
         provider_fallback=described.provider_fallback,
@@ -124,12 +125,14 @@ def info_response(served: ServedModel, settings: Settings) -> InfoResponse:
             "max_queue_tokens": described.max_queue_tokens,
             "max_inputs": settings.max_inputs,
             "max_beam_size": settings.max_beam_size,
+            "max_phrases": settings.max_phrases,
             "max_body_bytes": settings.max_body_bytes,
             "max_explain_values": settings.max_explain_values if settings.explain else 0,
             "timeout_ms": settings.timeout_ms,
             "max_timeout_ms": settings.max_timeout_ms,
         },
         certificate=asdict(described.certificate),
+        description=described.about,
         examples=list(described.examples),
     )
 

@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attendant.service.http.context import request_context
 from attendant.service.http.guard.admission import admit
@@ -26,6 +27,7 @@ from attendant.service.requests.schemas import RequestModel
 from attendant.service.requests.validation import model_in
 
 Handle = Callable[[Request], Coroutine[Any, Any, Response]]
+Refusals = dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]]  # exception handlers
 
 
 class GuardedRoute(APIRoute):
@@ -55,6 +57,21 @@ class DirectRoute(GuardedRoute):
             return response
 
         return handle
+
+    def application(self, refuse: Refusals) -> ASGIApp:
+        """The guarded handler for a request of which it is known that it is for this route; `refuse` answers errors."""
+        guarded = self.get_route_handler()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["route"] = self
+            request = Request(scope, receive, send)
+            try:
+                response = await guarded(request)
+            except (RequestValidationError, HTTPException) as error:
+                response = await refuse[type(error)](request, error)
+            await response(scope, receive, send)
+
+        return answer
 
 
 def body_model(route: APIRoute) -> type[RequestModel]:

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
-from attendant.service.http.endpoints import chat, explain, native, openai, v2, v2_models
+from attendant.service.http.endpoints import chat, explain, libretranslate, native, openai, v2, v2_models
 from attendant.service.http.guard.keys import Keys
 from attendant.service.http.guard.policy import NATIVE, OTHER, Access, Dialect, Policy, policy_of
 from attendant.service.http.page import docs, page
-from attendant.service.http.route import GuardedRoute
+from attendant.service.http.route import DirectRoute, GuardedRoute, Refusals
 
 ROUTERS = (
     *(native.direct, explain.router, openai.direct, chat.direct, v2.infer_router),  # the busy ones first
-    *(openai.router, native.router, v2_models.router, docs.router, page.router),
+    *(openai.router, native.router, v2_models.router, libretranslate.router, docs.router, page.router),
 )
 ROUTES = tuple(route for router in ROUTERS for route in router.routes if isinstance(route, GuardedRoute))
 DIALECTS = (v2_models.V2,)  # that have a prefix
@@ -39,7 +40,20 @@ def include_routes(app: FastAPI, keys: Keys) -> None:
         app.include_router(APIRouter(routes=routes), dependencies=declared)
     for route in ROUTES:
         if "GET" in methods_of(route):
-            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
+            kind = type(route)  # HEAD is admitted as GET is
+            app.router.add_api_route(
+                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False, route_class_override=kind
+            )
+
+
+def direct_applications(refuse: Refusals) -> dict[tuple[str, str], ASGIApp]:
+    """The busy routes by method and path, for requests that need no router to find them."""
+    return {
+        (method, route.path): route.application(refuse)
+        for route in ROUTES
+        if isinstance(route, DirectRoute) and not route.param_convertors
+        for method in methods_of(route)
+    }
 
 
 def methods_of(route: GuardedRoute) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attendant.service.engine.collect import Outcomes
 from attendant.service.engine.interface import EngineInterface, Submission
-from attendant.service.engine.tasks import EventCallback, Finished, Generate, NewTokens, Outcome, Result, Task
+from attendant.service.engine.tasks import EventCallback, Finished, NewTokens, Outcome, Result, Task
 from attendant.service.errors import CancelledError, InvalidFieldError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -68,7 +68,7 @@ class TaskStreams:
     def __init__(
         self,
         engine: EngineInterface,
-        tasks: Sequence[Generate],
+        tasks: Sequence[Task],
         deadline: float | None,
         receive: Receive,
         field: str,
@@ -84,7 +84,7 @@ class TaskStreams:
             item = event.answer if isinstance(event, Finished) else event
             _call_in(loop, self._queues[event.index].put_nowait, item)
 
-        self._submission = _submit(engine, tasks, on_event, deadline, field, client)
+        self._submission = _submit(engine, tasks, on_event, deadline, field, client) if tasks else None
         self._watch = DisconnectWatch(loop, receive, self._on_disconnect)
 
     def _on_disconnect(self) -> None:
@@ -103,16 +103,24 @@ class TaskStreams:
     def close(self) -> None:
         """Cancel what still runs; to be called however the stream ended."""
         self._watch.stop()
-        self._submission.cancel()
+        if self._submission is not None:
+            self._submission.cancel()
 
 
 class DisconnectWatch:
-    """Calls `on_disconnect` once the client has left, unless stopped before."""
+    """Calls `on_disconnect` once the client has left, unless stopped before.
+
+    Our own connections call it; of another server's, `receive` is awaited in a task.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, receive: Receive, on_disconnect: Callable[[], None]) -> None:
-        self._receive, self._on_disconnect, self._loop = receive, on_disconnect, loop
         self._task: asyncio.Task[None] | None = None
-        self._timer = loop.call_later(WATCH_AFTER, self._start)
+        watch = getattr(receive, "watch_disconnect", None)
+        if watch is not None:
+            self._end: Callable[[], None] = watch(on_disconnect)
+            return
+        self._receive, self._on_disconnect, self._loop = receive, on_disconnect, loop
+        self._end = loop.call_later(WATCH_AFTER, self._start).cancel
 
     def _start(self) -> None:
         self._task = self._loop.create_task(self._run())
@@ -123,7 +131,7 @@ class DisconnectWatch:
         self._on_disconnect()
 
     def stop(self) -> None:
-        self._timer.cancel()
+        self._end()
         if self._task is not None:
             self._task.cancel()
 

@@ -12,6 +12,7 @@ from typing import Any
 from attendant.common.regular import read_regular
 from attendant.export.bundle import MANIFEST, BundleError, read_manifest
 from attendant.service.errors import StartError
+from attendant.service.text.glossary import digest_of
 from attendant.service.text.languages import Languages, read_languages
 
 LONGEST_NAME = 100  # characters of a model's name
@@ -23,7 +24,7 @@ log = logging.getLogger("attendant")
 class FoundBundle:
     name: str  # the directory's name; requests select the model by it
     directory: Path
-    digest: str = ""  # SHA-256 of the manifest, which lists the digest of every file
+    digest: str = ""  # SHA-256 of the manifest, which lists the digest of every file, and of the glossaries beside it
     problem: str | None = None  # why it cannot be served, as a sentence
     sizes: Mapping[str, int] = field(default_factory=dict)
     languages: Languages = field(default_factory=Languages)
@@ -73,7 +74,7 @@ def _has_manifest(path: Path) -> bool:
 def _read(directory: Path, precision: str) -> FoundBundle:
     try:
         manifest = read_manifest(directory)
-        digest = hashlib.sha256(read_regular(directory / MANIFEST)).hexdigest()
+        digest = hashlib.sha256(read_regular(directory / MANIFEST)).hexdigest() + digest_of(directory)
         weight_bytes = _weight_bytes(directory, manifest, precision)
         sizes, longest = manifest["sizes"], min(manifest["limits"].values()) - 2
         languages = read_languages(manifest.get("languages", {}), sizes["source_vocab"], sizes["target_vocab"], longest)

@@ -11,8 +11,9 @@ from attendant.service.engine.tasks import Generated, Hypothesis, NewTokens, Out
 from attendant.service.errors import DeadlineError
 from attendant.service.openai.completion_plan import CompletionPlan
 from attendant.service.openai.schemas import CompletionRequest
-from attendant.service.requests.content import Check, Json, StreamedText, encode, no_check
+from attendant.service.requests.content import Check, Json, encode, no_check, terms_content
 from attendant.service.requests.served import ServedModel
+from attendant.service.requests.streamed import StreamedText
 
 DONE = b"data: [DONE]\n\n"
 FINISH_REASONS = {"stop": "stop", "length": "length", "deadline": "length"}
@@ -114,9 +115,11 @@ class StreamedChoice:
     def last(self, best: Hypothesis) -> Json:
         """The rest of the answer that was not sent yet; token by token only if log-probabilities are asked for."""
         if self._completion.plan.logprobs is not None:
-            return self._choice(list(self._streamed.finish(best)), best.finish_reason)
-        text = self._completion.served.engine.target_tokenizer.decode(best.ids)
-        return self._choice([{"text": text[len(self.text) :]}], best.finish_reason)
+            events = list(self._streamed.finish(best))
+        else:
+            text = self._completion.served.engine.target_tokenizer.decode(best.ids)
+            events = [{"text": text[len(self.text) :]}]
+        return self._choice(events, best.finish_reason) | terms_content(best)
 
     def late(self) -> Json:
         """The end of a choice whose deadline passed before it had a result."""

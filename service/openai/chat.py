@@ -20,6 +20,10 @@ SAME_FIELDS = (  # that mean the same in a completion and in a chat
     "source_language",
     "target_language",
     "allow_unknown",
+    "terms",
+    "glossary",
+    "forbid",
+    "choices",
     "stream",
     "stream_options",
 )
@@ -79,6 +83,7 @@ def chat_choice(choice: Json, streamed: bool, first: bool) -> Json:
         "delta" if streamed else "message": {**role, "content": choice["text"]},
         "logprobs": None if logprobs is None else {"content": _logprobs(logprobs)},
         "finish_reason": choice["finish_reason"],
+        **({"terms_met": choice["terms_met"]} if "terms_met" in choice else {}),
     }
 
 

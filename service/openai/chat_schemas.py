@@ -9,8 +9,11 @@ from pydantic import BeforeValidator, Field
 from attendant.service.openai.schemas import (
     ABSENT,
     ALLOW_UNKNOWN,
+    CHOICES,
     EARLY_STOPPING,
+    FORBID,
     FREQUENCY_PENALTY,
+    GLOSSARY,
     LARGEST_LOGPROBS,
     LENGTH_PENALTY,
     LOGIT_BIAS,
@@ -28,12 +31,23 @@ from attendant.service.openai.schemas import (
     STREAM_OPTIONS,
     TARGET_LANGUAGE,
     TEMPERATURE,
+    TERMS,
+    TERMS_MET_ABOUT,
     TOP_P,
     USER,
     CompletionUsage,
     StreamOptions,
 )
-from attendant.service.requests.schemas import EarlyStopping, RequestModel, ResponseModel, option, value
+from attendant.service.requests.schemas import (
+    EarlyStopping,
+    MetTermResponse,
+    Phrases,
+    RequestModel,
+    ResponseModel,
+    Term,
+    option,
+    value,
+)
 
 MOST_MESSAGES = 1000  # all are checked, though only the last is read
 
@@ -101,6 +115,10 @@ class ChatRequest(RequestModel):
     source_language: str | None = SOURCE_LANGUAGE
     target_language: str | None = TARGET_LANGUAGE
     allow_unknown: bool | None = ALLOW_UNKNOWN
+    terms: list[Term] | None = TERMS
+    glossary: str | None = GLOSSARY
+    forbid: Phrases | None = FORBID
+    choices: Phrases | None = CHOICES
     stream: bool | None = STREAM
     stream_options: StreamOptions | None = STREAM_OPTIONS
     user: str | None = USER
@@ -146,6 +164,7 @@ class ChatChoice(ResponseModel):
     message: ChatAnswer = value("the answer; `delta` in a chunk")
     logprobs: ChatLogprobs | None = value("null unless asked for")
     finish_reason: str | None = value("stop, or length where max_tokens or the deadline came first")
+    terms_met: list[MetTermResponse] | None = value(TERMS_MET_ABOUT, default=None)
 
 
 class ChatResponse(ResponseModel):

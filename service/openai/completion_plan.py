@@ -7,6 +7,7 @@ from typing import Any
 
 from attendant.service.engine.tasks import Generate, Options
 from attendant.service.openai.schemas import CompletionRequest
+from attendant.service.requests.constraints import problems_of, read_phrases
 from attendant.service.requests.planning import (
     SEEDS,
     Generation,
@@ -21,6 +22,8 @@ from attendant.service.requests.schemas import LOWEST_TEMPERATURE, GenerateReque
 from attendant.service.requests.served import ServedModel
 from attendant.service.settings import Settings
 from attendant.service.text.languages import Chosen
+
+PHRASES = ("terms", "glossary", "forbid", "choices")  # fields that mean the same in POST /v1/generate
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def plan_completion(
             *_limits(request, served, settings, max(candidates, beam_size)),
             *_contradictions(request, samples, choices, candidates, beam_size),
             *_stream_problems(request, samples, choices, candidates),
+            *problems_of(native, native.model_fields_set, samples=samples, beam_size=beam_size, others=()),
         ]
     )
     options = Options(
@@ -76,6 +80,7 @@ def plan_completion(
         allow_unknown=request.allow_unknown,
         stream=bool(request.stream),
         top_logprobs=request.logprobs or 0,
+        phrases=read_phrases(native, served, settings),
     )
     return CompletionPlan(make_tasks(generation, served).tasks, generation.tasks_per_text, choices, request.logprobs)
 
@@ -91,6 +96,7 @@ def _as_native(
         fields["length_penalty"] = request.length_penalty
     if "early_stopping" in request.model_fields_set and request.early_stopping is not None:
         fields["early_stopping"] = request.early_stopping
+    fields |= {name: getattr(request, name) for name in PHRASES if getattr(request, name)}
     if request.max_tokens:
         fields["max_length"] = min(request.max_tokens, served.max_target_length)
     values = {"inputs": request.prompt, "beam_size": request.n or 1, **fields}

@@ -9,13 +9,24 @@ from pydantic import Field
 from attendant.service.requests.schemas import (
     ALLOW_UNKNOWN_ABOUT,
     ALLOW_UNKNOWN_TAKES,
+    CHOICES_ABOUT,
     EARLY_STOPPING_ABOUT,
+    FORBID_ABOUT,
+    GLOSSARY_ABOUT,
+    GLOSSARY_TAKES,
     LANGUAGE_TAKES,
     LARGEST_SEED,
+    PHRASES_TAKES,
+    TERMS_ABOUT,
+    TERMS_ITEMS,
+    TERMS_TAKES,
     EarlyStopping,
     LanguagesResponse,
+    MetTermResponse,
+    Phrases,
     RequestModel,
     ResponseModel,
+    Term,
     Texts,
     option,
     value,
@@ -23,6 +34,9 @@ from attendant.service.requests.schemas import (
 
 LARGEST_LOGPROBS = 5
 ABSENT = "is not offered here; leave it out"
+
+
+TERMS_MET_ABOUT = "of terms and glossary, with the last chunk of a choice; absent where none applied (an extension)"
 
 
 class StreamOptions(RequestModel):
@@ -79,6 +93,10 @@ TARGET_LANGUAGE: Any = option(
     max_length=100,
 )
 ALLOW_UNKNOWN: Any = option(None, f"{ALLOW_UNKNOWN_ABOUT} (an extension)", ALLOW_UNKNOWN_TAKES)
+TERMS: Any = option(None, f"{TERMS_ABOUT} (an extension)", TERMS_TAKES, items=TERMS_ITEMS, fail_fast=True)
+GLOSSARY: Any = option(None, f"{GLOSSARY_ABOUT} (an extension)", GLOSSARY_TAKES, min_length=1, max_length=100)
+FORBID: Any = option(None, f"{FORBID_ABOUT} (an extension)", PHRASES_TAKES)
+CHOICES: Any = option(None, f"{CHOICES_ABOUT} (an extension)", PHRASES_TAKES)
 STREAM: Any = option(False, "answer server-sent events", "true or false")
 STREAM_OPTIONS: Any = option(
     None, 'for a stream: {"include_usage": true} ends it with the usage', "include_usage, true or false"
@@ -131,6 +149,10 @@ class CompletionRequest(RequestModel):
     source_language: str | None = SOURCE_LANGUAGE
     target_language: str | None = TARGET_LANGUAGE
     allow_unknown: bool | None = ALLOW_UNKNOWN
+    terms: list[Term] | None = TERMS
+    glossary: str | None = GLOSSARY
+    forbid: Phrases | None = FORBID
+    choices: Phrases | None = CHOICES
     stream: bool | None = STREAM
     stream_options: StreamOptions | None = STREAM_OPTIONS
     user: str | None = USER
@@ -159,6 +181,7 @@ class CompletionChoice(ResponseModel):
     text: str = value("the target text")
     logprobs: CompletionLogprobs | None = value("null unless asked for")
     finish_reason: str | None = value("stop, or length where max_tokens or the deadline came first")
+    terms_met: list[MetTermResponse] | None = value(TERMS_MET_ABOUT, default=None)
 
 
 class CompletionUsage(ResponseModel):

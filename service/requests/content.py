@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from pydantic_core import to_json
 
+from attendant.service.documents.detection import Detected
+from attendant.service.documents.joining import JoinedHypothesis
 from attendant.service.engine.search.distributions import top_tokens
 from attendant.service.engine.tasks import (
     Distribution,
+    Explain,
     Generate,
     Generated,
     Hypothesis,
     Ids,
-    NewTokens,
     Outcome,
     Scored,
-    TokenLogprobs,
 )
 from attendant.service.errors import ServiceError
 from attendant.service.requests.served import ServedModel
-from attendant.service.text.tokenizer import UNFINISHED
 
-BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")  # SentencePiece's, for a byte of a character that it lacks
 log = logging.getLogger("attendant")
 
 Json = dict[str, Any]
@@ -71,18 +70,21 @@ def opaque_error(request_id: str) -> ServiceError:
 
 def generate_content(
     served: ServedModel,
-    tasks: Sequence[Generate],
+    tasks: Sequence[Generate | Explain],
     outcomes: Sequence[Outcome],
     logprobs: bool,
     request_id: str = "",
     check: Check = no_check,
     unknown: Mapping[int, list[str]] | None = None,  # by an input's place
+    detected: Mapping[int, Detected] | None = None,  # likewise
 ) -> Json:
     """The answer to tasks of which at least one has a result."""
     results = [outcome for outcome in outcomes if isinstance(outcome, Generated)]
     outputs = [output_content(served, outcome, logprobs, request_id, check) for outcome in outcomes]
     for place, pieces in (unknown or {}).items():
         outputs[place] |= unknown_content(pieces)
+    for place, found in (detected or {}).items():
+        outputs[place]["detected_language"] = asdict(found)
     return {
         "model": served.name,
         "outputs": outputs,
@@ -146,75 +148,25 @@ def score_content(served: ServedModel, target: Ids, result: Scored) -> Json:
 
 
 def hypothesis_content(served: ServedModel, found: Hypothesis, logprobs: bool) -> Json:
+    joined = found if isinstance(found, JoinedHypothesis) else None
     return {
-        "text": served.engine.target_tokenizer.decode(found.ids),
+        "text": served.engine.target_tokenizer.decode(found.ids) if joined is None else joined.text,
         "tokens": [served.tokens[index] for index in found.ids],
         **({} if served.readable else {"token_texts": [served.token_texts[index] for index in found.ids]}),
         "score": found.score,
         "logprobs": found.logprobs if logprobs else None,
         "finish_reason": found.finish_reason,
+        **terms_content(found),
+        **({} if joined is None else {"segments": [asdict(segment) for segment in joined.segments]}),
     }
+
+
+def terms_content(found: Hypothesis) -> Json:
+    """What a hypothesis has of the terms that apply to its source."""
+    if not found.terms:
+        return {}
+    return {"terms_met": [{"source": term.source, "target": term.target, "met": term.met} for term in found.terms]}
 
 
 def milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
-
-
-class StreamedText:
-    """Token events whose texts, joined, are the text of the answer.
-
-    A token that ends inside a character is held back until the next one. What a token adds to the text is found in the
-    text of a window, which begins with the tokens that were released before it: it depends on no earlier ones.
-    """
-
-    def __init__(self, served: ServedModel) -> None:
-        self._served = served
-        self.ids: list[int] = []
-        self._logprobs: list[float] = []
-        self._sent = 0  # tokens
-        self._length = 0  # of the text that was sent
-        self._window = 0  # the first token of the window
-        self._seen = 0  # length of that part of the window's text that was sent
-        self.top_logprobs: list[TokenLogprobs] = []  # of each token so far, where they were recorded
-
-    def add(self, new: NewTokens) -> Iterator[Json]:
-        self.top_logprobs += new.top_logprobs
-        for index, logprob in zip(new.ids, new.logprobs, strict=True):
-            self.ids.append(index)
-            self._logprobs.append(logprob)
-            text = self._decode(self._window)
-            if not text.endswith(UNFINISHED):
-                released = self._sent
-                yield from self._release(text[self._seen :])
-                self._length += len(text) - self._seen
-                self._move_window(released, len(text))
-
-    def _decode(self, first: int) -> str:
-        return self._served.engine.target_tokenizer.decode(self.ids[first:])
-
-    def _move_window(self, first: int, length: int) -> None:
-        """Begin the window with a token that is released, unless tokens before that may change what follows.
-
-        They may if all since are without a text, as the space at the beginning of a text is left out; and inside a run
-        of bytes, which is one if all of it is valid. `length` is that of the present window's text.
-        """
-        text = "" if self._is_byte(first) else self._decode(first)
-        self._window, self._seen = (first, len(text)) if text else (self._window, length)
-
-    def _is_byte(self, place: int) -> bool:
-        return BYTE_TOKEN.fullmatch(self._served.tokens[self.ids[place]]) is not None
-
-    def finish(self, best: Hypothesis) -> Iterator[Json]:
-        """The events of the answer that were not sent yet."""
-        new = slice(len(self.ids), len(best.ids))
-        yield from self.add(NewTokens(0, best.ids[new], best.logprobs[new], best.top_logprobs[new]))
-        yield from self._release(self._decode(0)[self._length :])
-
-    def _release(self, text: str) -> Iterator[Json]:
-        """The events of the tokens that are held back, the last of which has all of this text."""
-        last = len(self.ids) - 1
-        for place in range(self._sent, len(self.ids)):
-            token = self._served.tokens[self.ids[place]]
-            piece = text if place == last else ""
-            yield {"token": token, "text": piece, "logprob": self._logprobs[place], "index": place}
-        self._sent = len(self.ids)

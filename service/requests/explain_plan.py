@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from attendant.export.bundle import Sizes
 from attendant.service.engine.explain import attention
+from attendant.service.engine.explain.counts import count_included
 from attendant.service.engine.tasks import AlignmentChoice, AttentionChoice, Explain, Generate, Score
+from attendant.service.requests.ablation import ablation_of, problems_of
 from attendant.service.requests.explain_schemas import ExplainRequest
 from attendant.service.requests.inputs import encode_source, encode_target
 from attendant.service.requests.planning import Problem, plan_generate, refuse
@@ -62,6 +64,8 @@ def plan_explain(request: ExplainRequest, served: ServedModel, settings: Setting
         alignment=alignment,
         alignable=tuple(place for place, span in enumerate(spans) if span is not None),
         max_values=settings.max_explain_values,
+        include=tuple(dict.fromkeys(request.include)),
+        ablation=None if request.ablate is None else ablation_of(request.ablate),
     )
     _refuse_size(task, served)
     target_spans = None if not request.target else served.engine.target_tokenizer.spans(request.target)
@@ -93,7 +97,7 @@ def _problems(request: ExplainRequest, served: ServedModel) -> list[Problem]:
     problems += _out_of_range("alignment_heads", request.alignment_heads, sizes.heads)
     for field in ("layers", "heads", "alignment_heads"):
         problems += _repeated(field, getattr(request, field))
-    return problems
+    return problems + (problems_of(request.ablate, sizes) if request.ablate else [])
 
 
 def _out_of_range(field: str, found: Sequence[int] | None, count: int, of: str = "") -> list[Problem]:
@@ -129,6 +133,7 @@ def explanation_bytes(task: Explain, sizes: Sizes, encoding: str) -> int:
     start = 1 + len(task.start or ())
     steps = len(search.target) + 1 if isinstance(search, Score) else search.options.max_length
     values = attention.count_values(task.attention, sizes, source, steps, start + steps)
+    values += count_included(task.include, task.attention, sizes, source, steps, start + steps)
     recorded = search.rows * steps * (search.top_logprobs + RECORDED)
     return int(min(values, task.max_values) * (4 + TEXT_BYTES[encoding]) + recorded * RECORDED_BYTES)
 
@@ -137,5 +142,7 @@ def _refuse_size(task: Explain, served: ServedModel) -> None:
     """Refuse too many attention weights before the search: those of the given target, else of a target of one token."""
     steps = len(task.search.target) + 1 if isinstance(task.search, Score) else 1
     source = len(task.source) + 1
-    count = attention.count_values(task.attention, served.description.sizes, source, steps, steps)
+    sizes = served.description.sizes
+    count = attention.count_values(task.attention, sizes, source, steps, steps)
+    count += count_included(task.include, task.attention, sizes, source, steps, steps)
     attention.check_value_count(count, task.max_values)

@@ -9,7 +9,18 @@ from dataclasses import asdict
 from typing import cast
 
 from attendant.service.engine.explain import attention
-from attendant.service.engine.tasks import BeamNode, Explain, Explained, Generated, Hypothesis, Score, Scored
+from attendant.service.engine.tasks import (
+    Ablated,
+    BeamNode,
+    Explain,
+    Explained,
+    Generated,
+    Hypothesis,
+    Neighbours,
+    Plane,
+    Score,
+    Scored,
+)
 from attendant.service.requests.content import (
     Check,
     Json,
@@ -44,6 +55,13 @@ def build(
         parts.append((b"," if place else b"") + encode({**about, "shape": shape})[:-1] + b',"values":')
         parts += attention.encode_values(found.values, request.encoding, check)
         parts.append(b"}")
+    parts.append(b'],"included":[')
+    for place, seen in enumerate(result.included):
+        about = {name: getattr(seen, name) for name in ("name", "of", "axes", "places", "layers", "heads")}
+        shape = list(seen.values.shape)
+        parts.append((b"," if place else b"") + encode({**about, "shape": shape})[:-1] + b',"values":')
+        parts += attention.encode_values(seen.values, "json" if request.encoding == "json" else "float16", check)
+        parts.append(b"}")
     return [*parts, b"]", end], content
 
 
@@ -66,6 +84,10 @@ def explain_content(served: ServedModel, request: ExplainRequest, plan: ExplainP
             else None
         ),
         "steps": target.steps(),
+        "neighbours": [_neighbours(served, each) for each in result.neighbours] or None,
+        "plane": None if result.plane is None else _plane(target.tokenizer, result.plane),
+        "structure": result.structure,
+        "ablated": None if result.ablated is None else _ablated(target, result.ablated),
         "encoding": request.encoding,
         "attention_precision": result.precision,
         "alignment": {
@@ -122,8 +144,9 @@ class Target:
             for place, index in enumerate((*start, *self.ids[:-1]), start=-len(start))
         ]
 
-    def steps(self) -> Iterator[Json]:
-        path = self._path
+    def steps(self, path: Hypothesis | Scored | Ablated | None = None) -> Iterator[Json]:
+        """Those of the search, or of another model's way through the same target."""
+        path = path or self._path
         return (
             {
                 **_token(self.tokenizer, index),
@@ -135,6 +158,38 @@ class Target:
                 self.ids, path.logprobs, path.entropies, path.top_logprobs, strict=True
             )
         )
+
+
+def _ablated(target: Target, found: Ablated) -> Json:
+    return {
+        "text": target.tokenizer.decode(found.ids),
+        "tokens": [target.tokenizer.token(index) for index in found.ids],
+        "logprobs": found.own_logprobs,
+        "finish_reason": found.finish_reason,
+        "steps": [*target.steps(found)],
+    }
+
+
+def _neighbours(served: ServedModel, found: Neighbours) -> Json:
+    tokenizer = served.engine.source_tokenizer if found.side == "source" else served.engine.target_tokenizer
+    return {
+        "side": found.side,
+        "tokens": [
+            {
+                **_token(tokenizer, index),
+                "nearest": [{**_token(tokenizer, other), "cosine": round(cosine, 4)} for other, cosine in nearest],
+            }
+            for index, nearest in zip(found.ids, found.nearest, strict=True)
+        ],
+    }
+
+
+def _plane(tokenizer: Tokenizer, found: Plane) -> Json:
+    points = zip(found.ids, found.points.tolist(), strict=True)
+    return {
+        "share": round(found.share, 4),
+        "points": [{**_token(tokenizer, index), "x": round(x, 4), "y": round(y, 4)} for index, (x, y) in points],
+    }
 
 
 def _token(tokenizer: Tokenizer, index: int) -> Json:

@@ -14,8 +14,10 @@ from attendant.service.requests.schemas import (
     EarlyStopping,
     GenerateRequest,
     HypothesisResponse,
+    Phrases,
     RequestModel,
     ResponseModel,
+    Term,
     Text,
     TimingResponse,
     UsageResponse,
@@ -26,6 +28,10 @@ from attendant.service.requests.schemas import (
 
 MOST_ALTERNATIVES = 100
 KINDS = Literal["encoder", "decoder", "cross"]
+SUBLAYERS = Literal["encoder", "decoder", "cross", "encoder_feed_forward", "decoder_feed_forward"]
+SUBLAYERS_TAKES = "encoder, decoder, cross, encoder_feed_forward or decoder_feed_forward"
+INCLUDED = Literal["structure", "qkv", "scores", "sums", "residual", "embeddings", "positions", "neighbours", "plane"]
+PARTS: dict[str, Any] = {"max_length": 1000, "fail_fast": True}
 LAYERS_TAKES = "a list of whole numbers from 0, or null"
 Places = list[Annotated[int, Field(ge=0)]]
 PLACES: dict[str, Any] = {"items": "a whole number from 0", "max_length": 1000, "fail_fast": True}
@@ -34,6 +40,41 @@ PLACES: dict[str, Any] = {"items": "a whole number from 0", "max_length": 1000, 
 def shared(name: str) -> Any:
     """A field of POST /v1/generate that means the same here."""
     return copy.copy(GenerateRequest.model_fields[name])
+
+
+class AblatedHead(RequestModel):
+    kind: KINDS = option(..., "whose heads", "encoder, decoder or cross")
+    layer: int = option(..., "its layer, from 0", "a whole number from 0", ge=0)
+    head: int = option(..., "the head, from 0", "a whole number from 0", ge=0)
+
+
+class AblatedSublayer(RequestModel):
+    kind: SUBLAYERS = option(..., "an attention, or the feed-forward of encoder or decoder", SUBLAYERS_TAKES)
+    layer: int = option(..., "its layer, from 0", "a whole number from 0", ge=0)
+
+
+class AblatedLayer(RequestModel):
+    stack: Literal["encoder", "decoder"] = option(..., "whose layer", "encoder or decoder")
+    layer: int = option(..., "the layer, from 0", "a whole number from 0", ge=0)
+
+
+class AblateRequest(RequestModel):
+    heads: list[AblatedHead] = option([], "heads whose sums are 0", "a list of heads", **PARTS)
+    sublayers: list[AblatedSublayer] = option([], "sub-layers that add nothing", "a list of sub-layers", **PARTS)
+    layers: list[AblatedLayer] = option([], "layers whose sub-layers add nothing", "a list of layers", **PARTS)
+    residuals: list[AblatedSublayer] = option(
+        [],
+        "sub-layers whose output is not added to what they read, but takes its place",
+        "a list of sub-layers",
+        **PARTS,
+    )
+    positions: list[Literal["source", "target"]] = option(
+        [],
+        "sides that are read without the positions that are added to embeddings",
+        "a list of source and target",
+        items="source or target",
+        max_length=2,
+    )
 
 
 class ExplainRequest(RequestModel):
@@ -59,8 +100,23 @@ class ExplainRequest(RequestModel):
     )
     encoding: Literal["json", "float16", "uint8"] = option(
         "json",
-        "of attention weights: nested lists of numbers, or base64 of little-endian float16 or of uint8, 255 being 1",
+        "of attention weights: nested lists of numbers, or base64 of little-endian float16 or of uint8, 255 being 1; "
+        "of what is included, uint8 means float16",
         "json, float16 or uint8",
+    )
+    include: list[INCLUDED] = option(
+        [],
+        "what else is answered, by the layers and heads chosen: queries, keys and values; their scores before the "
+        "mask; the weighted sums of the values; the residual stream; embeddings; tables of positions; each token's "
+        "nearest; the target vocabulary in a plane; what kind of Transformer it is",
+        "a list of structure, qkv, scores, sums, residual, embeddings, positions, neighbours and plane",
+        max_length=9,
+    )
+    ablate: AblateRequest | None = option(
+        None,
+        "parts that are switched off: attention, include and ablated are of the model without them, all else of the "
+        "model that is served; null: none",
+        "an object, or null",
     )
     alternatives: int = option(
         5,
@@ -95,6 +151,10 @@ class ExplainRequest(RequestModel):
     repetition_penalty: float = shared("repetition_penalty")
     no_repeat_ngram_size: int = shared("no_repeat_ngram_size")
     target_prefix: str | None = shared("target_prefix")
+    terms: list[Term] | None = shared("terms")
+    glossary: str | None = shared("glossary")
+    forbid: Phrases | None = shared("forbid")
+    choices: Phrases | None = shared("choices")
     source_language: str | None = shared("source_language")
     target_language: str | None = shared("target_language")
     allow_unknown: bool | None = shared("allow_unknown")
@@ -154,6 +214,64 @@ class AttentionResponse(ResponseModel):
     values: list[list[list[list[float]]]] | str = value("weights, each row summing to 1, in the encoding asked for")
 
 
+class IncludedResponse(ResponseModel):
+    name: str = value("query, key, value, scores, sums, stream, output, tokens, positions or position_table")
+    of: str = value("the kind of attention, the stack (encoder, decoder) or the side (source, target)")
+    axes: list[str] = value("what each axis counts")
+    places: list[str] = value("what the axis places counts: the embedding and sub-layers, by kind and layer")
+    layers: list[int] = value("that were chosen; empty where there is no such axis")
+    heads: list[int] = value("that were chosen; empty where there is no such axis")
+    shape: list[int] = value("the size of each axis")
+    values: list[Any] | str = value("in the encoding asked for; uint8 means float16 here")
+
+
+class Neighbour(ResponseModel):
+    id: int = value("its number in the vocabulary")
+    token: str = value("the token")
+    text: str = value("what the token stands for")
+    cosine: float = value("of the angle between both embeddings")
+
+
+class TokenNeighbours(ResponseModel):
+    id: int = value("its number in the vocabulary")
+    token: str = value("the token")
+    text: str = value("what the token stands for")
+    nearest: list[Neighbour] = value("tokens of the same table with the smallest angle, nearest first")
+
+
+class NeighboursResponse(ResponseModel):
+    side: str = value("source or target")
+    tokens: list[TokenNeighbours] = value("each token of the text once")
+
+
+class PlanePoint(ResponseModel):
+    id: int = value("its number in the target vocabulary")
+    token: str = value("the token")
+    text: str = value("what the token stands for")
+    x: float = value("along the direction in which embeddings vary most")
+    y: float = value("along the second")
+
+
+class PlaneResponse(ResponseModel):
+    share: float = value("of the variance of the directions of embeddings that the plane shows", "0 to 1")
+    points: list[PlanePoint] = value("the first 2000 tokens of the target vocabulary")
+
+
+class StructureResponse(ResponseModel):
+    norm: str = value("pre or post: whether a norm comes before a sub-layer, or after its residual connection")
+    activation: str = value("of the feed-forward: relu, gelu or silu; empty: another one")
+    score: str = value("of attention: dot, additive or gaussian")
+    added_positions: list[str] = value("sides whose embeddings have positions added")
+
+
+class AblatedResponse(ResponseModel):
+    text: str = value("what the model without these parts answers greedily")
+    tokens: list[str] = value("its tokens, without the end token")
+    logprobs: list[float] = value("of each, and of the end token where it came", "nats")
+    finish_reason: str = value("stop or length: it may be 8 tokens longer than the explained target")
+    steps: list[ExplainedStep] = value("of the explained target, for the model without these parts")
+
+
 class SpanResponse(ResponseModel):
     start: int = value("first character", "characters")
     end: int = value("the character after the last", "characters")
@@ -198,6 +316,11 @@ class ExplainResponse(ResponseModel):
     hypotheses: list[HypothesisResponse] | None = value("as POST /v1/generate answers; null for a given target")
     steps: list[ExplainedStep] = value("one for each token of the target")
     attention: list[AttentionResponse] = value("one for each kind asked for")
+    included: list[IncludedResponse] = value("values that were computed on the way, as include asks")
+    neighbours: list[NeighboursResponse] | None = value("nearest tokens by embedding; null where not asked for")
+    plane: PlaneResponse | None = value("the target vocabulary in a plane; null where not asked for")
+    structure: StructureResponse | None = value("what kind of Transformer it is; null where not asked for")
+    ablated: AblatedResponse | None = value("what the model does without the parts of ablate; null without it")
     encoding: str = value("of attention weights")
     attention_precision: str = value("what computed attention weights: fp32 where the bundle has it")
     alignment: AlignmentResponse = value("which source and target tokens belong together")

@@ -73,6 +73,18 @@ def encode_target(
     return ids
 
 
+def check_phrase(served: ServedModel, text: str, field: str) -> str:
+    """A phrase of the target without the spaces around it, if the model can write it."""
+    text, limit = text.strip(), served.max_target_length
+    tokenizer = served.engine.target_tokenizer
+    ids = _encode(tokenizer, text, field, limit, bare=True)
+    if not ids:
+        raise InvalidFieldError(f"{field} is empty; give a text.", field)
+    _refuse_long_target(len(ids), limit, field)
+    _refuse_unknown(tokenizer, text, ids, tokenizer.unknown, field, "leave it out")
+    return text
+
+
 def _encode(tokenizer: Tokenizer, text: str, field: str, limit: int, bare: bool = False) -> Ids:
     longest = CHARACTERS_PER_TOKEN * limit
     if len(text) > longest:
@@ -99,15 +111,20 @@ def _refuse_long_target(count: int, limit: int, field: str) -> None:
         raise InvalidFieldError(f"{field} has {count} tokens, {count + 1} with the end token; {limit} fit.", field)
 
 
-def _refuse_unknown(tokenizer: Tokenizer, text: str, ids: Ids, unknown: int, field: str) -> None:
+def _refuse_unknown(
+    tokenizer: Tokenizer,
+    text: str,
+    ids: Ids,
+    unknown: int,
+    field: str,
+    advice: str = "leave it out, or set allow_unknown",
+) -> None:
     if unknown not in ids:
         return
     pieces = list(dict.fromkeys(tokenizer.unknown_pieces(text)))
     named = ", ".join(f"{piece[:LONGEST_PIECE]!r}" for piece in pieces[:PIECES_NAMED])
     more = f" and {len(pieces) - PIECES_NAMED} more" if len(pieces) > PIECES_NAMED else ""
-    raise InvalidFieldError(
-        f"{field} has what the model's vocabulary lacks: {named}{more}; leave it out, or set allow_unknown.", field
-    )
+    raise InvalidFieldError(f"{field} has what the model's vocabulary lacks: {named}{more}; {advice}.", field)
 
 
 def _index(served: ServedModel, token: str, field: str, allow_unknown: bool | None) -> int:

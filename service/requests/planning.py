@@ -10,9 +10,12 @@ import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from attendant.service.engine.search.constraints.constraints import Constraints
 from attendant.service.engine.tasks import Generate, Ids, NextToken, Options, Outcome, Score
 from attendant.service.errors import InvalidFieldError
+from attendant.service.requests.constraints import TERMS_BEAM, Phrases, problems_of, read_phrases
 from attendant.service.requests.defaults import fitting_defaults
 from attendant.service.requests.inputs import encode_source, encode_target, unknown_pieces
 from attendant.service.requests.schemas import GenerateRequest, NextTokenRequest, ScoreRequest
@@ -41,6 +44,7 @@ class Generation:
     stream: bool = False
     top_logprobs: int = 0
     all_or_nothing: bool = True  # one text that cannot be decoded refuses all
+    phrases: Phrases | None = None  # that must come or must not
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,31 @@ def plan_texts(
 ) -> PlannedTexts:
     """The tasks of the texts that can be decoded; if none can, or all must, the refusal is raised."""
     languages = served.languages.choose(request.source_language, request.target_language)
+    request = checked(request, served, settings, languages)
+    generation = Generation(
+        texts=request.inputs,
+        field_name=field_name,
+        options=options_of(request, served),
+        seed=request.seed,
+        target_prefix=request.target_prefix or "",
+        languages=languages,
+        allow_unknown=request.allow_unknown,
+        stream=request.stream,
+        all_or_nothing=request.all_or_nothing,
+        phrases=read_phrases(request, served, settings),
+    )
+    return make_tasks(generation, served)
+
+
+def checked(request: GenerateRequest, served: ServedModel, settings: Settings, languages: Chosen) -> GenerateRequest:
+    """The request with the model's defaults; InvalidFieldError says what it may not ask for."""
     request = with_defaults(request, served, settings, languages)
     refuse([*_limits(request, served, settings), *_contradictions(request)])
-    options = Options(
+    return request
+
+
+def options_of(request: GenerateRequest, served: ServedModel) -> Options:
+    return Options(
         beam_size=request.beam_size,
         num_hypotheses=request.num_hypotheses,
         length_penalty=request.length_penalty,
@@ -95,36 +121,30 @@ def plan_texts(
         top_k=None if request.top_k is None else min(request.top_k, len(served.tokens)),
         top_p=request.top_p,
     )
-    generation = Generation(
-        texts=request.inputs,
-        field_name=field_name,
-        options=options,
-        seed=request.seed,
-        target_prefix=request.target_prefix or "",
-        languages=languages,
-        allow_unknown=request.allow_unknown,
-        stream=request.stream,
-        all_or_nothing=request.all_or_nothing,
-    )
-    return make_tasks(generation, served)
 
 
 def with_defaults(
     request: GenerateRequest, served: ServedModel, settings: Settings, languages: Chosen
 ) -> GenerateRequest:
-    if not served.defaults:
-        return request
-    fields = fitting_defaults(
-        served.defaults,
-        request,
-        start=served.start_length if languages.start is None else len(languages.start),
-        most_hypotheses=most_hypotheses(served, settings),
-        longest=served.max_target_length,
-    )
-    return request.model_copy(update=fields)
+    most = most_hypotheses(served, settings)
+    fields: dict[str, Any] = {}
+    if served.defaults:
+        fields = fitting_defaults(
+            served.defaults,
+            request,
+            start=served.start_length if languages.start is None else len(languages.start),
+            most_hypotheses=most,
+            longest=served.max_target_length,
+        )
+    given = request.model_fields_set
+    if (request.terms or request.glossary) and "beam_size" not in given and request.temperature is None:
+        fields["beam_size"] = min(max(TERMS_BEAM, fields.get("beam_size", 1), request.num_hypotheses), most)
+    if request.choices:  # their lengths and repetitions are their own
+        fields |= {name: 0 for name in ("min_length", "no_repeat_ngram_size") if name not in given}
+    return request.model_copy(update=fields) if fields else request
 
 
-def plan_next_token(request: NextTokenRequest, served: ServedModel) -> NextToken:
+def plan_next_token(request: NextTokenRequest, served: ServedModel, settings: Settings) -> NextToken:
     if request.prefix and request.prefix_tokens is not None:
         raise InvalidFieldError("prefix and prefix_tokens are both given; leave one out.", "prefix_tokens")
     languages = served.languages.choose(request.source_language, request.target_language)
@@ -132,7 +152,14 @@ def plan_next_token(request: NextTokenRequest, served: ServedModel) -> NextToken
     field = "prefix" if request.prefix_tokens is None else "prefix_tokens"
     given = request.prefix if request.prefix_tokens is None else request.prefix_tokens
     prefix = encode_target(served, given, field, allow_unknown=request.allow_unknown)
-    return NextToken(source=source, prefix=prefix, start=languages.start)
+    phrases = read_phrases(request, served, settings)
+    constraints = None if phrases is None else phrases.fixed
+    if constraints is not None and constraints.choices is not None:
+        if request.forbid:
+            raise InvalidFieldError("choices are whole answers; leave out forbid, or choices.", "choices")
+        if not constraints.choices.next_tokens(prefix, served.end):
+            raise InvalidFieldError(f"no choice starts with {field}; leave one out.", field)
+    return NextToken(source=source, prefix=prefix, start=languages.start, constraints=constraints)
 
 
 def plan_score(request: ScoreRequest, served: ServedModel) -> Score:
@@ -156,6 +183,7 @@ def make_tasks(generation: Generation, served: ServedModel) -> PlannedTexts:
     options, unknown = generation.options, generation.allow_unknown
     prefix = encode_target(served, generation.target_prefix, "target_prefix", options.max_length, unknown)
     sources, refused = _encode_sources(generation, served)
+    constraints = _constraints(generation, sources, refused, prefix)
     if refused and (generation.all_or_nothing or not sources):
         refuse([(error.field or "", error.message) for error in refused.values()])
     seed = generation.seed
@@ -170,6 +198,7 @@ def make_tasks(generation: Generation, served: ServedModel) -> PlannedTexts:
             start=generation.languages.start,
             stream=generation.stream,
             top_logprobs=generation.top_logprobs,
+            constraints=constraints.get(text),
         )
         for text, source in sources.items()
         for place in range(text * count, (text + 1) * count)
@@ -190,6 +219,25 @@ def _encode_sources(generation: Generation, served: ServedModel) -> tuple[dict[i
         except InvalidFieldError as error:
             refused[place] = error
     return sources, refused
+
+
+def _constraints(
+    generation: Generation, sources: dict[int, Ids], refused: dict[int, InvalidFieldError], prefix: Ids
+) -> dict[int, Constraints]:
+    """Those of each text, by its place; a text whose terms do not fit goes from `sources` to `refused`."""
+    found: dict[int, Constraints] = {}
+    if generation.phrases is None:
+        return found
+    for place in list(sources):
+        try:
+            constraints = generation.phrases.constraints(generation.texts[place], prefix, generation.options)
+        except InvalidFieldError as error:
+            refused[place] = error
+            del sources[place]
+        else:
+            if constraints is not None:
+                found[place] = constraints
+    return found
 
 
 def _limits(request: GenerateRequest, served: ServedModel, settings: Settings) -> list[Problem]:
@@ -214,7 +262,13 @@ def _limits(request: GenerateRequest, served: ServedModel, settings: Settings) -
 
 def _contradictions(request: GenerateRequest) -> list[Problem]:
     """Fields that contradict each other."""
-    problems = []
+    problems = problems_of(
+        request,
+        request.model_fields_set,
+        samples=request.temperature is not None,
+        beam_size=request.beam_size,
+        others=("min_length", "no_repeat_ngram_size"),
+    )
     if request.temperature is None:
         if request.num_hypotheses > request.beam_size:
             sentence = (

@@ -54,6 +54,10 @@ def _known_early_stopping(found: Any) -> Any:
     raise PydanticCustomError("early_stopping", "unknown")
 
 
+def _as_kinds(kinds: Any) -> Any:
+    return [kinds] if isinstance(kinds, str) else kinds
+
+
 EarlyStopping = Annotated[bool | Literal["never"], BeforeValidator(_known_early_stopping)]
 # That it is not empty is checked after tokenization, since a text of spaces may have no tokens either.
 Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
@@ -64,6 +68,12 @@ Texts = Annotated[
     BeforeValidator(_as_list, json_schema_input_type=Text | Annotated[list[Text], Field(min_length=1)]),
 ]
 ANY_TEXT = "a text"
+
+
+def _as_term(term: Any) -> Any:
+    return {"target": term} if isinstance(term, str) else term
+
+
 LANGUAGE_TAKES = "a code that /v1/info lists, or null for the model's own"
 ALLOW_UNKNOWN_ABOUT = (
     "read what the vocabulary lacks as the unknown token; false: refuse it; null: sources as the model or the service "
@@ -86,6 +96,33 @@ def model_option() -> Any:
     return option(
         None, "the model's name, as GET /v1/models tells it; null: the default one", MODEL_TAKES, min_length=1
     )
+
+
+class TermRequest(RequestModel):
+    target: Texts = option(
+        ..., "what must come in the target, or several forms of it, one of which must", "a text or a list of texts"
+    )
+    source: str | None = option(
+        None, "the term is only for inputs with this phrase, as whole words; null: for all", "a text, or null"
+    )
+
+
+Term = Annotated[TermRequest, BeforeValidator(_as_term, json_schema_input_type=Text | TermRequest)]
+Phrases = Annotated[
+    list[Text],
+    Field(fail_fast=True),
+    BeforeValidator(_as_list, json_schema_input_type=Text | list[Text]),
+]
+TERMS_ABOUT = (
+    "phrases that must come in the target, in any order: of every input, or where their source does; beam search alone"
+)
+TERMS_TAKES = "a list of texts, and of objects with target and source, or null"
+TERMS_ITEMS = "a text, or an object with target and source"
+GLOSSARY_ABOUT = "terms of the model's, by the name of the glossary, as GET /v1/info tells it"
+GLOSSARY_TAKES = "the name of a glossary, or null"
+FORBID_ABOUT = "phrases that must not come in the target"
+CHOICES_ABOUT = "the whole answers of which one must come"
+PHRASES_TAKES = "a text or a list of texts, or null"
 
 
 class GenerateRequest(RequestModel):
@@ -142,6 +179,10 @@ class GenerateRequest(RequestModel):
         le=1000,
     )
     target_prefix: str | None = option(None, "the target of every input starts with this text", "a text, or null")
+    terms: list[Term] | None = option(None, TERMS_ABOUT, TERMS_TAKES, items=TERMS_ITEMS, fail_fast=True)
+    glossary: str | None = option(None, GLOSSARY_ABOUT, GLOSSARY_TAKES, min_length=1, max_length=100)
+    forbid: Phrases | None = option(None, FORBID_ABOUT, PHRASES_TAKES)
+    choices: Phrases | None = option(None, CHOICES_ABOUT, PHRASES_TAKES)
     source_language: str | None = option(
         None, "the code of the source's language, of those that the model has", LANGUAGE_TAKES, max_length=100
     )
@@ -173,6 +214,33 @@ class GenerateRequest(RequestModel):
         le=LARGEST_SEED,
     )
     logprobs: bool = option(False, "answer the log-probability of each token", "true or false")
+    split: Literal["none", "lines", "sentences"] = option(
+        "none",
+        "decode a text's lines or sentences beside each other, and join the answers as the text was; none: all as one",
+        '"none", "lines" or "sentences"',
+    )
+    format: Literal["text", "html"] = option(
+        "text",
+        "html: tags are not read, and stand in the answer where the alignment puts them",
+        '"text" or "html"',
+    )
+    protect: Annotated[
+        list[Literal["placeholders", "urls", "emails"]],
+        Field(max_length=10),
+        BeforeValidator(_as_kinds, json_schema_input_type=list[Literal["placeholders", "urls", "emails"]]),
+    ] = option(
+        [],
+        "what comes through as it is: {name} and %s, URLs, e-mail addresses",
+        'a list of "placeholders", "urls" and "emails"',
+        items='"placeholders", "urls" or "emails"',
+    )
+    protect_pattern: str | None = option(
+        None,
+        "what else comes through as it is: a regular expression of RE2",
+        "a regular expression of at most 1000 characters, or null",
+        min_length=1,
+        max_length=1000,
+    )
     all_or_nothing: bool = option(
         False,
         "refuse the whole request where one input cannot be answered; false: that input has an error, and the others "
@@ -194,6 +262,10 @@ class NextTokenRequest(RequestModel):
     prefix: str = option("", "the beginning of the target", ANY_TEXT)
     prefix_tokens: list[str] | None = option(
         None, "the same as tokens, instead of prefix", "a list of tokens, or null", fail_fast=True
+    )
+    forbid: Phrases | None = option(None, f"{FORBID_ABOUT}: their tokens have probability 0", PHRASES_TAKES)
+    choices: Phrases | None = option(
+        None, f"{CHOICES_ABOUT}: all tokens that continue none have probability 0", PHRASES_TAKES
     )
     source_language: str | None = option(
         None, "the code of the source's language, of those that the model has", LANGUAGE_TAKES, max_length=100
@@ -254,6 +326,26 @@ class ErrorResponse(ResponseModel):
     error: ErrorDetail = value("what went wrong")
 
 
+class MetTermResponse(ResponseModel):
+    source: str | None = value("the phrase of the source that it is for; null where it is for every input")
+    target: str = value("the form that came; the first one where none did")
+    met: bool = value("whether it came")
+
+
+class SegmentResponse(ResponseModel):
+    source: list[int] = value("where it is in the source: start, and stop exclusive", "code points")
+    target: list[int] = value("where its answer is in the text", "code points")
+    cut: bool = value("its sentence was too long for the model, and is cut at its end")
+    aligned: int = value("tags and protected pieces that stand where the alignment puts them")
+    score: float = value("as that of a hypothesis", "nats")
+    finish_reason: str = value("as that of a hypothesis")
+
+
+class DetectedLanguageResponse(ResponseModel):
+    language: str = value("the most probable of the model's source languages")
+    confidence: float = value("its probability among them, as far as the detector can tell: 0 to 1")
+
+
 class HypothesisResponse(ResponseModel):
     text: str = value("the target text")
     tokens: list[str] = value("its tokens, without the end token")
@@ -269,6 +361,11 @@ class HypothesisResponse(ResponseModel):
         "of each token, and of the end token where it came; null unless asked for", "nats"
     )
     finish_reason: str = value("stop: the end token came; length: max_length did; deadline: time was up")
+    terms_met: list[MetTermResponse] | None = value("of terms and glossary; absent where none applied", default=None)
+    segments: list[SegmentResponse] | None = value(
+        "the parts that the text was decoded in; the score is the sum of theirs; absent where it was not split",
+        default=None,
+    )
 
 
 class OutputResponse(ResponseModel):
@@ -277,6 +374,9 @@ class OutputResponse(ResponseModel):
         "why this input has no hypotheses, where another one has; absent otherwise", default=None
     )
     unknown: list[str] | None = value(UNKNOWN_ABOUT, default=None)
+    detected_language: DetectedLanguageResponse | None = value(
+        "of the source, where the request left it to be detected; absent otherwise", default=None
+    )
 
 
 class UsageResponse(ResponseModel):
@@ -302,6 +402,13 @@ class TokenEvent(ResponseModel):
     text: str = value("what it adds to the text; empty until the bytes of a character are complete")
     logprob: float = value("of the token", "nats")
     index: int = value("its place in the hypothesis, from 0")
+
+
+class TextEvent(ResponseModel):
+    text: str = value(
+        "what comes next of the text that is of no token: white space and markup between segments, or a "
+        "segment with tags or protected pieces, whole"
+    )
 
 
 class TokenProbability(ResponseModel):
@@ -344,6 +451,7 @@ class InfoResponse(ResponseModel):
     bundle: dict[str, Any] = value("its own name, sizes, variants, special ids and what it was produced by")
     defaults: dict[str, Any] = value("of POST /v1/generate where the model has its own")
     languages: LanguagesResponse = value("that source_language and target_language take; none: a model of one pair")
+    glossaries: dict[str, int] = value("that glossary takes, and how many terms each has")
     precision: str = value("the variant in use")
     provider: str = value("what computes")
     provider_fallback: str | None = value("reason for falling back from CUDA to CPU, or null")
@@ -354,6 +462,7 @@ class InfoResponse(ResponseModel):
     lanes_reason: str | None = value("why memory allows fewer lanes than the threads would have, or null")
     limits: dict[str, int] = value("of texts, requests, batches and the queue, in the unit of their name")
     certificate: dict[str, Any] = value("drift from torch at the last start or reload, its tolerance, samples replayed")
+    description: str | None = value("what the model does, in a sentence of its bundle; null where that has none")
     examples: list[str] = value(
         "sources to try: the first of the certificate's samples; none where these are random tokens"
     )

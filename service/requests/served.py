@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 from attendant.service.engine.interface import EngineInterface
 from attendant.service.requests.defaults import usable_defaults
 
 
 class ServedModel:
-    """Never changed: a reload makes another one."""
+    """Never changed, but for what is kept to be read again: a reload makes another one."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class ServedModel:
         self.tokens = tokenizer.tokens()
         self.token_texts = tokenizer.texts(self.tokens)
         self.readable = self.tokens == self.token_texts
+        self.last_phrases: tuple[object, object] | None = None  # see read_phrases in constraints.py
         self.end = self.description.special_ids["eos"]
         self.max_target_length = self.description.max_target_length
         self.languages = self.description.languages
@@ -39,3 +41,17 @@ class ServedModel:
         self.on_unknown = on_unknown
         self.start_length = len(self.description.generation.get("target_prefix", ()))  # unless the language has its own
         self.forced_end = self.description.generation.get("forced_end") is True
+
+    @cached_property
+    def tokens_by_text(self) -> dict[str, list[int]]:
+        """The ids of the tokens that stand for a text, special tokens left out."""
+        special, found = set(self.description.special_ids.values()), dict[str, list[int]]()
+        for index, text in enumerate(self.token_texts):
+            if index not in special:
+                found.setdefault(text, []).append(index)
+        return found
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token."""
+        return max(map(len, self.tokens_by_text), default=1)

@@ -6,7 +6,7 @@ import difflib
 import json
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -84,9 +84,12 @@ def _takes(kind: type[RequestModel], location: Sequence[str | int]) -> str:
     """What a field takes, in words; for an item of a list: an object of its model, the field's `x-items`, or a text."""
     owner, name = _owner(kind, (*location, "")), location[-1]
     if isinstance(name, int):
-        listed: Any = kind.model_fields[str(location[0])].json_schema_extra
-        items = str(listed.get("x-items", ANY_TEXT))
-        return items if owner is kind else f"an object with {', '.join(owner.model_fields)}"
+        place = max(at for at, part in enumerate(location) if isinstance(part, str))  # the list's own name
+        of_list = _owner(kind, location[: place + 1]).model_fields.get(str(location[place]))
+        listed: Any = (of_list or kind.model_fields[str(location[0])]).json_schema_extra
+        is_model = owner is not kind and (of_list is None or model_in(of_list.annotation) is not None)
+        items = f"an object with {', '.join(owner.model_fields)}" if is_model else ANY_TEXT
+        return str(listed.get("x-items", items))
     field = _owner(kind, location).model_fields.get(name) or kind.model_fields[str(location[0])]
     extra: Any = field.json_schema_extra
     return str(extra["x-takes"])
@@ -105,8 +108,8 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
     """The model of an annotation `Model` or `list[Model]`, each perhaps `| None`."""
     candidates = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType, list) else (annotation,)
     for kind in candidates:
-        if get_origin(kind) is list:
-            return model_in(kind)
+        if get_origin(kind) in (list, Annotated):
+            return model_in(get_args(kind)[0] if get_origin(kind) is Annotated else kind)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None

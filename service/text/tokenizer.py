@@ -30,7 +30,7 @@ def trimmed(text: str, start: int, stop: int) -> Span:
 class Tokenizer:
     def __init__(self, path: Path, special_ids: dict[str, int]) -> None:
         self._backend = Backend.from_file(str(path))
-        self._unknown = special_ids["unk"]
+        self.unknown = special_ids["unk"]
         self._silent = {special_ids[name] for name in ("pad", "bos", "eos")}
         self.size: int = self._backend.get_vocab_size()
         self._byte_level = isinstance(self._backend.pre_tokenizer, pre_tokenizers.ByteLevel)
@@ -39,6 +39,10 @@ class Tokenizer:
     def encode(self, text: str, bare: bool = False) -> tuple[int, ...]:
         """The ids of a text, without start or end token; `bare`: also without those that the tokenizer file adds."""
         return tuple(self._encode(text, bare).ids)
+
+    def encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """The ids of many texts, each as `encode` gives them with `bare`; other threads run meanwhile."""
+        return [tuple(encoding.ids) for encoding in self._backend.encode_batch(list(texts), add_special_tokens=False)]
 
     def spans(self, text: str, bare: bool = False) -> list[Span | None]:
         """Where each token of `encode` is in the text; None for one that the tokenizer file adds.
@@ -98,7 +102,7 @@ class Tokenizer:
         starts = {start for start, _ in encoding.offsets}
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [
-            text[start : _with_marks(text, stop, starts)] for index, (start, stop) in pairs if index == self._unknown
+            text[start : _with_marks(text, stop, starts)] for index, (start, stop) in pairs if index == self.unknown
         ]
 
     def _encode(self, text: str, bare: bool = False) -> Encoding:

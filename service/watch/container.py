@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from attendant.service.hardware import ROOT, group_file
+from attendant.common.hardware import ROOT, group_file
 
 MICROSECONDS, NANOSECONDS = 10**6, 10**9
 

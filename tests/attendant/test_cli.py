@@ -66,7 +66,7 @@ def test_train_evaluate_and_plot(tsv: Path, tmp_path: Path, capsys: pytest.Captu
         (["trian"], r"unknown command 'trian', did you mean train\?; it takes one of"),
         (["train", "--set", "dropuot=1"], r"--set dropuot: there is no such option; did you mean dropout\?"),
         (["train", "--set", "nonsense"], r"--set takes name=value"),
-        (["serve", "--prot", "1"], r"unrecognized arguments: --prot 1, did you mean --port\? \(see"),
+        (["serve", "--prot", "1"], r"unrecognized arguments: --prot, did you mean --port\? \(see"),
         (["serve", "--hepl"], r"unrecognized arguments: --hepl, did you mean --help\? \(see"),
         (["train", "--distiled", "x"], r"--distiled x, did you mean --distilled\? \(see"),
         (["train", "--set", "heads=0"], r"heads must be at least 1, not 0"),

@@ -117,7 +117,7 @@ def test_a_panel_has_data_before_anything_is_refused() -> None:
 @pytest.mark.parametrize("service", ["attendant", "attendant-gpu"])
 def test_compose_passes_on_every_setting_but_those_it_sets_up_itself(service: str) -> None:
     known = {f"ATTENDANT_{name.upper()}" for name in Settings.__dataclass_fields__}
-    own = {"HOST", "PORT", "BUNDLE", "MODELS", "PROVIDER", "TRACING", "GRACE_SECONDS"}
+    own = {"HOST", "PORT", "BUNDLE", "MODELS", "PROVIDER", "TRACING", "GRACE_SECONDS", "CACHE_DIR"}
     passed = {name.partition("=")[0] for name in COMPOSE["services"][service]["environment"]}
     assert passed - {"ATTENDANT_PROVIDER"} == known - {f"ATTENDANT_{name}" for name in own}
 

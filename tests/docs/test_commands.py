@@ -23,6 +23,7 @@ NOT_RUN = [
     ("", r"attendant .*(\b[A-Z_]{3,}\b|\.\.\.)", "a form with placeholders, not a command"),
     ("", r"attendant import ", "reads someone else's model; tests/model/importers makes such files"),
     ("README.md", r"attendant (export|serve).* runs/en-de", "needs the imported model"),
+    ("", r"attendant (serve|generate --model) Helsinki-NLP/", "downloads a model; tests/hub/test_named.py"),
     ("docs/import.md", r"curl .*source_language", "needs a model with languages; tests/service/text/test_languages.py"),
     (
         "docs/operations.md",

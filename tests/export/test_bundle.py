@@ -21,6 +21,7 @@ from attendant.export.graphs.builder import WeightStore
 from attendant.export.graphs.graphs import sizes_of
 from attendant.export.graphs.variants import build_variant_graph
 from attendant.export.graphs.weights import arrays_of
+from attendant.export.make.convert import written_sizes
 from attendant.export.signature import GRAPHS
 from tests.support.exporting import edit_manifest as edit
 from tests.support.small_models import make_model
@@ -37,10 +38,9 @@ def fill(directory: Path) -> dict[str, Any]:
         proto = build_variant_graph("fp32", graph, model.config, arrays_of(model), store, "weights.bin")
         (directory / "fp32" / f"{graph}.onnx").write_bytes(proto.SerializeToString())
     store.write(directory / "fp32" / "weights.bin")
-    sizes = sizes_of(model.config)
     return {
         "name": "small",
-        "sizes": {name: getattr(sizes, name) for name in sizes.__dataclass_fields__},
+        **written_sizes(model.config),
         "special_ids": {"pad": 0, "unk": 1, "bos": 2, "eos": 3},
         "limits": {"max_source_length": 63, "max_target_length": 64},
         "tokenizers": {"source": "tokenizers/source.json", "target": "tokenizers/target.json"},
@@ -110,7 +110,7 @@ def test_graphs_share_their_weights(good: Path) -> None:
         (lambda d: (d / "manifest.json").write_bytes(b"\xff"), r"manifest\.json cannot be read as JSON"),
         (
             lambda d: edit(d, lambda m: m.update(format=99)),
-            r"has format 99, and this version reads 4; update attendant",
+            r"has format 99, and this version reads 4 to 5; update attendant",
         ),
         (
             lambda d: edit(d, lambda m: m.update(format=2)),

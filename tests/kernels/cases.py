@@ -37,9 +37,19 @@ class Case:
             assert away.max(initial=0) <= step
 
 
-def shapes(width: int, wide: int) -> dict[str, tuple[int, int]]:
-    square = dict.fromkeys(("self_out", "queries", "cross_out", "out"), (width, width))
-    return {"qkv": (width, 3 * width), **square, "widen": (width, wide), "narrow": (wide, width)}
+def shapes(width: int, wide: int, inner: int = 0, gated: bool = False) -> dict[str, tuple[int, int]]:
+    """`inner`: features of all heads; 0: as many as the model's."""
+    inner = inner or width
+    out = dict.fromkeys(("self_out", "cross_out", "out"), (inner, width))
+    widen = (width, 2 * wide if gated else wide)
+    return {"qkv": (width, 3 * inner), "queries": (width, inner), **out, "widen": widen, "narrow": (wide, width)}
+
+
+def relative(weights: Weights, heads: int, head: int, largest: int, later: bool) -> tuple[dict[str, int], Array]:
+    """The attributes of a layer of T5's, and its table of relative positions, which is its last input."""
+    table = weights.random.standard_normal((heads, (2 if later else 1) * largest + 1)).astype(np.float32)
+    weights.initializers.append(table)
+    return {"rms": 1, "head": head, "relative": largest}, table
 
 
 def cache(random: np.random.Generator, rows: int, heads: int, slots: int, d: int, int8: bool) -> list[Array]:
@@ -64,32 +74,37 @@ def decoder(
     activation: str = "relu",
     threads: int = 1,
     seed: int = 0,
+    head: int = 0,
 ) -> Case:
+    """With `head`, its size, a layer of T5's: RMSNorm and relative positions."""
     weights = Weights(seed, int8)
-    random, sizes = weights.random, shapes(width, wide)
+    random, d = weights.random, head or width // heads
+    sizes = shapes(width, wide, heads * d, activation.startswith("gated_"))
     w: dict[str, Any] = {name: weights.product(*sizes[name]) for name in DECODER}
-    w |= {name: weights.norm(width) for name in ("self_norm", "cross_norm", "feed_norm")}
+    w |= {name: weights.norm(width, rms=head > 0) for name in ("self_norm", "cross_norm", "feed_norm")}
+    more, table = relative(weights, heads, d, 4, later=False) if head else ({}, None)
     x = random.standard_normal((rows, width)).astype(np.float32)
     position, source_row = random.integers(0, past, rows), random.integers(0, sources, rows)
     source_length = random.integers(1, slots + 1, sources)
-    self_cache = cache(random, rows, heads, past, width // heads, int8)
-    cross_cache = cache(random, sources, heads, slots, width // heads, int8)
+    self_cache = cache(random, rows, heads, past, d, int8)
+    cross_cache = cache(random, sources, heads, slots, d, int8)
     names = ("key", "value", "scale")[: len(self_cache)]
     feeds = {"x": x, "position": position, "source_row": source_row, "source_length": source_length}
     feeds |= {f"self_{name}": part for name, part in zip(names, self_cache, strict=True)}
     feeds |= {f"cross_{name}": part for name, part in zip(names, cross_cache, strict=True)}
     kind = INT8 if int8 else FLOAT
     outputs = {"y": FLOAT, "present_key": kind, "present_value": kind} | ({"present_scale": FLOAT} if int8 else {})
-    attributes = {
+    attributes: dict[str, Any] = {
         "heads": heads,
         "pre_norm": int(pre_norm),
         "activation": activation,
         "epsilon": 1e-5,
         "int8": int(int8),
     }
+    attributes |= more
     made = session("DecoderLayer", feeds, weights.initializers, outputs, attributes, threads)
     y, present = reference.decoder_layer(
-        x, position, source_row, source_length, self_cache, cross_cache, w, heads, pre_norm, activation
+        x, position, source_row, source_length, self_cache, cross_cache, w, heads, pre_norm, activation, table
     )
     return Case(made, feeds, [y, *present], int8)
 
@@ -106,24 +121,27 @@ def encoder(
     activation: str = "relu",
     threads: int = 1,
     seed: int = 1,
+    head: int = 0,
 ) -> Case:
-    """`ended`: tokens at a source's end that are not attended."""
-    weights = Weights(seed, int8)
-    sizes = shapes(width, wide)
+    """`ended`: tokens at a source's end that are not attended. With `head`, its size, a layer of T5's."""
+    weights, d = Weights(seed, int8), head or width // heads
+    sizes = shapes(width, wide, heads * d, activation.startswith("gated_"))
     w: dict[str, Any] = {name: weights.product(*sizes[name]) for name in ENCODER}
-    w |= {name: weights.norm(width) for name in ("attention_norm", "feed_norm")}
+    w |= {name: weights.norm(width, rms=head > 0) for name in ("attention_norm", "feed_norm")}
+    more, table = relative(weights, heads, d, 4, later=True) if head else ({}, None)
     laid_out = np.array(tokens)
     feeds = {"x": weights.random.standard_normal((sum(tokens), width)).astype(np.float32)}
     feeds |= {"length": laid_out - ended, "source_length": laid_out}
-    attributes = {
+    attributes: dict[str, Any] = {
         "heads": heads,
         "pre_norm": int(pre_norm),
         "activation": activation,
         "epsilon": 1e-5,
         "int8": int(int8),
     }
+    attributes |= more
     made = session("EncoderLayer", feeds, weights.initializers, {"y": FLOAT}, attributes, threads)
-    y = reference.encoder_layer(feeds["x"], feeds["length"], laid_out, w, heads, pre_norm, activation)
+    y = reference.encoder_layer(feeds["x"], feeds["length"], laid_out, w, heads, pre_norm, activation, table)
     return Case(made, feeds, [y], int8)
 
 

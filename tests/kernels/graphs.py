@@ -50,11 +50,11 @@ class Weights:
         self.initializers += [pack(integers), np.pad(scale, pad, constant_values=1), sums, np.pad(bias, pad)]
         return Product(integers, bias, scale)
 
-    def norm(self, width: int) -> Norm:
+    def norm(self, width: int, rms: bool = False) -> Norm:
         gamma = (1 + self.random.standard_normal(width) / 8).astype(np.float32)
         beta = (self.random.standard_normal(width) / 8).astype(np.float32)
         self.initializers += [gamma, beta]
-        return Norm(gamma, beta)
+        return Norm(gamma, beta, rms=rms)
 
 
 def session(

@@ -33,10 +33,11 @@ class Norm:
     gamma: Array
     beta: Array
     epsilon: float = 1e-5
+    rms: bool = False
 
     def __call__(self, x: Array) -> Array:
         x = x.astype(np.float64)
-        centered = x - x.mean(-1, keepdims=True)
+        centered = x if self.rms else x - x.mean(-1, keepdims=True)
         return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + self.epsilon) * self.gamma + self.beta
 
 
@@ -56,14 +57,31 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "silu": lambda x: x / (1 + np.exp(-x)),
+    "gated_gelu": lambda x: gated(x, lambda y: y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))),
+    "gated_silu": lambda x: gated(x, lambda y: y / (1 + np.exp(-y))),
 }
 
 
-def attention(query: Array, key: Array, value: Array) -> Array:
-    """(H, Q, d), (H, K, d) -> (H, Q, d)"""
+def gated(x: Array, activation: Callable[[Array], Array]) -> Array:
+    wide, gate = np.split(x, 2, axis=-1)
+    return activation(wide) * gate
+
+
+def bias_of(table: Array | None, queries: Array, keys: int) -> Array | float:
+    """(H, Q, K) of a table (H, distances), whose first column is of the most negative distance, -largest, and whose
+    columns end at 0 or at +largest; queries (Q,) are positions."""
+    if table is None:
+        return 0.0
+    largest = 4
+    distance = np.arange(keys) - queries[:, None]
+    return table[:, np.clip(distance + largest, 0, table.shape[1] - 1)]
+
+
+def attention(query: Array, key: Array, value: Array, bias: Array | float = 0.0) -> Array:
+    """(H, Q, d), (H, K, d) -> (H, Q, d); the bias (H, Q, K) is added to the scores"""
     if key.shape[1] == 0:
         return np.zeros_like(query)
-    return softmax(query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])) @ value
+    return softmax(query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1]) + bias) @ value
 
 
 def sublayer(x: Array, norm: Norm, pre_norm: bool, f: Callable[[Array], Array]) -> Array:
@@ -81,13 +99,21 @@ def joined(x: Array) -> Array:
 
 
 def encoder_layer(
-    x: Array, length: Array, laid_out: Array, w: dict[str, Any], heads: int, pre_norm: bool, activation: str
+    x: Array,
+    length: Array,
+    laid_out: Array,
+    w: dict[str, Any],
+    heads: int,
+    pre_norm: bool,
+    activation: str,
+    table: Array | None = None,
 ) -> Array:
     def attend(y: Array) -> Array:
         wide, parts, start = w["qkv"](y), [], 0
         for attended, count in zip(length, laid_out, strict=True):
             q, k, v = (heads_of(part, heads) for part in np.split(wide[start : start + count], 3, axis=1))
-            parts.append(joined(attention(q, k[:, :attended], v[:, :attended])))
+            bias = bias_of(table, np.arange(count), attended)
+            parts.append(joined(attention(q, k[:, :attended], v[:, :attended], bias)))
             start += count
         return w["out"](np.concatenate(parts))
 
@@ -134,6 +160,7 @@ def decoder_layer(
     heads: int,
     pre_norm: bool,
     activation: str,
+    table: Array | None = None,
 ) -> tuple[Array, list[Array]]:
     cache = [part.copy() for part in self_cache]
 
@@ -148,7 +175,8 @@ def decoder_layer(
                     cache[2][row, side, :, position[row]] = scale[:, 0]
                 else:
                     cache[side][row, :, position[row]] = part
-            rows.append(attention(q[:, None], *stored(cache, row, position[row] + 1)).reshape(-1))
+            bias = bias_of(table, position[row : row + 1], position[row] + 1)
+            rows.append(attention(q[:, None], *stored(cache, row, position[row] + 1), bias).reshape(-1))
         return w["self_out"](np.stack(rows))
 
     def cross_attention(y: Array) -> Array:

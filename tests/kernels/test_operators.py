@@ -59,6 +59,15 @@ def test_a_source_s_end_token_may_be_left_unattended_even_if_it_is_all_there_is(
 
 
 @PRECISIONS
+@NORMS
+@pytest.mark.parametrize(("activation", "head"), [("gated_gelu", 24), ("gated_silu", 16), ("relu", 8)])
+def test_layers_of_t5_are_their_definitions(int8: bool, pre_norm: bool, activation: str, head: int) -> None:
+    """RMSNorm, a gate, heads of a size of their own, relative positions beyond the largest distance that is told."""
+    cases.decoder(int8=int8, pre_norm=pre_norm, activation=activation, head=head, past=19).check()
+    cases.encoder(int8=int8, pre_norm=pre_norm, activation=activation, head=head, tokens=(3, 130, 1)).check(4e-6)
+
+
+@PRECISIONS
 @pytest.mark.parametrize(("width", "tokens"), [(48, (3, 5, 1)), (64, (100, 120)), (16, (2,))])
 def test_cross_keys_and_values_are_their_definition(int8: bool, width: int, tokens: tuple[int, ...]) -> None:
     cases.cross(int8=int8, width=width, tokens=tokens, threads=2).check()

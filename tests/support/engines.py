@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
 
 from attendant.export.bundle import Bundle, read_bundle, write_bundle
-from attendant.export.graphs.graphs import sizes_of
 from attendant.export.graphs.weights import arrays_of
-from attendant.export.make.convert import TOKENIZERS, describe_variants, write_graphs
+from attendant.export.make.convert import TOKENIZERS, describe_variants, write_graphs, written_sizes
 from attendant.model.search.reference import Hypothesis, greedy, next_logprobs
 from attendant.model.text import tokenizer
 from attendant.model.text.tokenizer import BOS, EOS, PAD, UNK
@@ -47,7 +45,7 @@ def make_bundle(
             described["int8"]["tolerance"] = 3.0  # random weights leave little margin
         return {
             "name": "small",
-            "sizes": dataclasses.asdict(sizes_of(model.config)),
+            **written_sizes(model.config),
             "special_ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
             "limits": {"max_source_length": limit - 1, "max_target_length": limit},
             "tokenizers": TOKENIZERS,

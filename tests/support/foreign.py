@@ -21,6 +21,7 @@ from attendant.model.text.tokenizer import BOS, EOS, PAD, UNK
 
 WORDS = ["the", "of", "and", "to", "in", "you", "that", "was", "for", "are", "with", "they", "this", "have", "from"]
 OTHER = ["der", "die", "und", "von", "das", "mit", "sich", "auf", "für", "nicht", "eine", "als", "auch", "werden"]
+CROSS_OUTPUTS = ("encoder_attn.out", "multihead_attn.out", "EncDecAttention.o")
 SOURCES = 200
 LENGTH = 28  # positions of the small models
 
@@ -51,9 +52,7 @@ def randomize(model: torch.nn.Module, seed: int = 0, std: float = 0.3, cross: fl
             if parameter.dim() == 1:
                 parameter.copy_(0.1 * noise + float("norm" in name and name.endswith("weight")))
             else:
-                parameter.copy_(
-                    noise * std * (cross if "encoder_attn.out" in name or "multihead_attn.out" in name else 1)
-                )
+                parameter.copy_(noise * std * (cross if any(part in name for part in CROSS_OUTPUTS) else 1))
 
 
 # (B, S) source ids, (B, S) mask, (B, T) decoder ids -> (B, T, V) logits, all in the other framework's ids

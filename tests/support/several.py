@@ -30,6 +30,7 @@ def write_manifest(directory: Path, version: str = "1", weights: int = 10, **cha
     (directory / "fp32").mkdir(parents=True, exist_ok=True)
     (directory / "fp32" / "weights.bin").write_bytes(b"x" * weights)
     sizes = asdict(make_bundle(directory.parent / ".tokenizers").sizes)
+    sizes.pop("head_size")  # a field of its own, where d_model and heads do not say it
     manifest = {
         "format": OLDEST,
         "name": f"bundle of {directory.name}",

@@ -21,12 +21,19 @@ def make_model(seed: int = 0, **changes: Any) -> Transformer:
     return Transformer(ModelConfig(**{**SMALL, **changes})).eval()
 
 
+# What T5 has: distances and lengths are small enough for the tests to reach the last bucket.
+T5: dict[str, Any] = {
+    "positions": "relative", "relative_buckets": 8, "relative_distance": 6, "norm": "pre", "norm_kind": "rms",
+    "activation": "gated_gelu", "bias": False, "scale_embeddings": False, "head_size": 16,
+}  # fmt: skip
 # What a model that was trained elsewhere may have; the defaults have none of it.
 FOREIGN: list[dict[str, Any]] = [
     {"output_bias": True}, {"embedding_norm": True}, {"final_norm": True}, {"scale_embeddings": False},
     {"source_end": False},
     {"output_bias": True, "embedding_norm": True, "final_norm": True, "scale_embeddings": False, "tie": "none",
      "positions": "learned"},
+    T5, T5 | {"activation": "gated_silu", "norm": "post", "final_norm": True, "tie": "embeddings", "shared_vocab": True,
+              "source_vocab": 11},
 ]  # fmt: skip
 
 

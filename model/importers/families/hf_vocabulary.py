@@ -45,7 +45,7 @@ def shared_vocabulary(d: Directory, text: Text) -> Vocabulary:
 def read_tokens(d: Directory, text: Text, size: int) -> list[str]:
     """Tokens by id, `size` of them: of tokenizer.json, else of vocab.json, else the pieces in fairseq's order."""
     if (d.path / TOKENIZER).exists():
-        found = _of_tokenizer_json(read_json(d.path / TOKENIZER, d.problems), d.problems)
+        found = tokens_of_tokenizer_json(d.path, d.problems)
     elif (d.path / "vocab.json").exists():
         found = ids_of(read_json(d.path / "vocab.json", d.problems), "vocab.json", d.problems)
     else:
@@ -123,7 +123,9 @@ def default_languages(source_language: str | None, target_language: str | None) 
     return {name: code for name, code in both.items() if code is not None}
 
 
-def _of_tokenizer_json(content: dict[str, Any], problems: Problems) -> dict[int, str]:
+def tokens_of_tokenizer_json(path: Path, problems: Problems) -> dict[int, str]:
+    """{id: token} of a directory's tokenizer.json, added tokens included."""
+    content = read_json(path / TOKENIZER, problems)
     model = content.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, list):

@@ -21,7 +21,24 @@ from attendant.model.importers.imported import fold_sigmoid_gelu, is_default, wi
 from attendant.model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json, shown
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-COMMANDS = {"marian": "marian", "m2m_100": "m2m", "bart": "bart", "mbart": "bart"}  # model_type: our format
+COMMANDS = {  # model_type: our format
+    "marian": "marian",
+    "m2m_100": "m2m",
+    "bart": "bart",
+    "mbart": "bart",
+    "t5": "t5",
+    "mt5": "t5",
+}
+# Kinds that are near one of ours, and what the model class has not.
+LACKING = {
+    "umt5": "each of its layers has a table of relative positions of its own",
+    "longt5": "its encoder attends locally",
+    "switch_transformers": "mixtures of experts have no place",
+    "nllb-moe": "mixtures of experts have no place",
+    "bigbird_pegasus": "its encoder attends sparsely",
+    "led": "its encoder attends locally",
+    "prophetnet": "it predicts several tokens at once",
+}
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 HEAD = re.compile(r"lm_head\.|final_logits_bias$|model\.")  # what a whole model has beside its base model
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "quick_gelu": "silu"}
@@ -76,8 +93,8 @@ def refuse_kind(kind: Any, kinds: tuple[str, ...], problems: Problems) -> NoRetu
 
 
 def _hint(kind: Any) -> str:
-    if kind in ("t5", "mt5", "umt5", "longt5"):
-        return "; T5 has relative positions, RMSNorm and unscaled attention, which the model class has not"
+    if isinstance(kind, str) and kind in LACKING:
+        return f"; {LACKING[kind]}"
     return f"; use: attendant import {COMMANDS[kind]}" if isinstance(kind, str) and kind in COMMANDS else ""
 
 

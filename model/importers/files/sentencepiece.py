@@ -1,18 +1,19 @@
 """SentencePiece models (.spm, .model) as `tokenizers`: Unigram or BPE, with the same pieces and scores.
 
 The file is a protocol buffer; only the few fields that decide how text is cut are read.
-Rare strings are split differently from SentencePiece: combining marks, a literal ▁, ties in runs of one character.
+Rare strings are split differently from SentencePiece: combining marks, a literal ▁, ties in runs of one character, the
+name of a byte that characters are spelled in (<0x41>), which is read as that byte.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from attendant.model.importers.problems import Problems
@@ -35,6 +36,12 @@ class SentencePiece:
     charsmap: bytes  # normalization, precompiled
     dummy_prefix: bool  # a space before the text
     squeeze_spaces: bool
+    added: list[AddedToken] = field(default_factory=list)  # found in a text before it is cut; each is a piece too
+
+    @property
+    def bytes_of_text(self) -> list[str]:
+        """<0x00> to <0xFF>, in which characters that are no piece are spelled; empty where the model has none."""
+        return [text for text, _, kind in self.pieces if kind == BYTE]
 
     @property
     def scores(self) -> dict[str, float]:
@@ -47,20 +54,22 @@ class SentencePiece:
 
     @property
     def pieces_of_text(self) -> list[str]:
-        return list(self.scores)
+        return [*self.scores, *self.bytes_of_text]
 
     def name(self, token: str) -> str:
         return token
 
     def backend(self, names: Sequence[str]) -> Backend:
         """A tokenizer with these tokens in this order; no text yields those that are not pieces."""
-        scores = self.scores
+        scores, spelled = self.scores, self.bytes_of_text
+        scores |= dict.fromkeys(spelled, min(scores.values(), default=0.0))
         named = [
             name if i < len(SPECIAL_TOKENS) or name in scores or " " in name else OUTSIDE + name
             for i, name in enumerate(names)
         ]
         if self.kind == "unigram":
-            backend = Backend(models.Unigram([(name, scores.get(name, 0.0)) for name in named], unk_id=UNK))
+            listed = [(name, scores.get(name, 0.0)) for name in named]
+            backend = Backend(models.Unigram(listed, unk_id=UNK, byte_fallback=bool(spelled)))
         else:
             vocabulary = {name: i for i, name in enumerate(named)}
             unknown = SPECIAL_TOKENS[UNK]
@@ -73,16 +82,18 @@ class SentencePiece:
         words = not any(SPACE in text[1:] for text in scores)
         scheme = "always" if self.dummy_prefix else "never"
         backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, split=words)
-        backend.decoder = decoder(self.dummy_prefix)
+        backend.decoder = decoder(self.dummy_prefix, bool(spelled))
+        backend.add_tokens([token for token in self.added if token.content in scores])  # they keep their ids
         return backend
 
 
-def decoder(dummy_prefix: bool = True) -> decoders.Decoder:
+def decoder(dummy_prefix: bool = True, spelled: bool = False) -> decoders.Decoder:
     """Pieces to text, without control tokens and without the space of the dummy prefix."""
     steps = [
         decoders.Replace(Regex("^<(language|special) .*>$"), ""),
         decoders.Replace(Regex(f"^{OUTSIDE}"), ""),
         decoders.Replace(SPACE, " "),
+        *([decoders.ByteFallback()] if spelled else []),
         decoders.Fuse(),
     ]
     return decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if dummy_prefix else steps)
@@ -104,8 +115,10 @@ def read(path: Path, problems: Problems) -> SentencePiece | None:
     before = len(problems.found)
     if found.kind not in ("unigram", "bpe"):
         problems.add(f"{path.name} is a SentencePiece model of type {found.kind}; unigram and bpe can be imported")
-    if BYTE in types:
-        problems.add(f"{path.name} spells unknown characters in bytes (byte_fallback), which tokenizers does otherwise")
+    if BYTE in types and found.kind != "unigram":
+        problems.add(
+            f"{path.name} spells unknown characters in bytes (byte_fallback), which tokenizers' bpe does otherwise"
+        )
     if found.kind == "bpe" and types & {USER_DEFINED, UNUSED}:
         problems.add(f"{path.name} is bpe with user-defined or unused pieces, which tokenizers cuts otherwise")
     if not found.scores:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from attendant.model.importers.files.sentencepiece import OUTSIDE, SPACE, decoder
@@ -23,6 +24,7 @@ class TokenizerJson:
     scores: dict[str, float]  # pieces; of BPE, all 0
     merges: list[tuple[str, str]]
     before: dict[str, Any]  # normalizer and pre_tokenizer, as in the file
+    added: list[AddedToken] = field(default_factory=list)  # found in a text before it is cut; each has a score too
 
     @property
     def pieces_of_text(self) -> list[str]:
@@ -46,6 +48,7 @@ class TokenizerJson:
         content = {"version": "1.0", "added_tokens": [], "post_processor": None, "model": model, **self.before}
         backend = Backend.from_str(json.dumps(content))
         backend.decoder = decoder()
+        backend.add_tokens([token for token in self.added if token.content in known])  # they keep their ids
         return backend
 
 

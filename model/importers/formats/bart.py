@@ -10,13 +10,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
+from tokenizers import pre_tokenizers
 
 from attendant.model.importers.families import hf_vocabulary
 from attendant.model.importers.families import huggingface as hf
 from attendant.model.importers.families.fairseq_names import FINAL_NORMS
 from attendant.model.importers.families.vocabulary import Layout, Vocabulary, add_template, arrange, tokens_by_id
+from attendant.model.importers.files.byte_level import ByteLevel
 from attendant.model.importers.files.text_models import read_lines
 from attendant.model.importers.imported import ImportedModel
 from attendant.model.importers.problems import Settings, read_json
@@ -94,30 +94,6 @@ def _languages(vocabulary: Vocabulary, layout: Layout, after: bool) -> dict[str,
         return {}
     codes = {code: [layout.id_of(index)] for code, index in vocabulary.languages.items()}
     return {"source_prefix": codes, "target_prefix": codes}
-
-
-@dataclasses.dataclass
-class ByteLevel:
-    """GPT-2's byte-level BPE: any text can be written with it. Added tokens are found in a text before it is cut."""
-
-    vocabulary: dict[str, Any]  # added tokens included
-    merges: list[tuple[str, str]]
-    added: list[AddedToken]
-    prefix_space: bool  # whether a space is put before every text
-
-    @property
-    def pieces_of_text(self) -> list[str]:
-        return []
-
-    def backend(self, names: list[str]) -> Backend:
-        known = {name: i for i, name in enumerate(names)}
-        merges = [pair for pair in self.merges if {*pair, pair[0] + pair[1]} <= known.keys()]
-        backend = Backend(models.BPE(known, merges))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.prefix_space)
-        # Special tokens that a model writes are not part of its text; a piece of text has no space in its name.
-        backend.decoder = decoders.Sequence([decoders.Replace(Regex("^<special .*>$"), ""), decoders.ByteLevel()])
-        backend.add_tokens([token for token in self.added if token.content in known])  # they keep their ids
-        return backend
 
 
 def _bytes(d: hf.Directory) -> ByteLevel | None:

@@ -9,39 +9,33 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from attendant.export.bundle import padded_width
 from attendant.kernels.search import NO_ROOM, check, load_search
 from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.job import Job
-from attendant.service.engine.batch.rows import StepCandidates, encode_ahead, width_of
+from attendant.service.engine.batch.kv_cache import EncodedSources
+from attendant.service.engine.batch.rows import StepCandidates, encode_ahead
 from attendant.service.engine.batch.runner import Runner
+from attendant.service.engine.batch.search_calls import (
+    ADMISSION,
+    NO_OPTIONS,
+    Options,
+    address_of,
+    is_plain,
+    options_of,
+    planes_of,
+    read_answers,
+    read_state,
+)
 from attendant.service.engine.search.beam import GenerateSearch
-from attendant.service.engine.search.sampling import SampleSearch
-from attendant.service.engine.search.search import MAX_GRAPH_TOP_K, Live
+from attendant.service.engine.search.search import MAX_GRAPH_TOP_K
 from attendant.service.engine.tasks import Array
 
 DONE, HAND_BACK_NOW, HAND_BACK_NEXT = 1, 2, 3
-REASONS = ("stop", "length")
-EARLY_STOPPING = {False: 0, True: 1, "never": 2}
-
-
-class Plane(ctypes.Structure):
-    _fields_ = [
-        ("base", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("tensors", "tensor_stride", "row_stride", "heads", "head_stride")),
-        ("entry", ctypes.c_int64),
-    ]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in ("beam_size", "num_hypotheses", "min_length", "max_length")),
-        *((name, ctypes.c_int32) for name in ("forced_end", "early_stopping", "start_length")),
-        ("length_penalty", ctypes.c_double),
-    ]
+MAX_PADDED = 4  # most tokens of a group with padding / without; the kernels only clear the padding
 
 
 class CompiledRows:
@@ -53,11 +47,11 @@ class CompiledRows:
         assert isinstance(runner.cache, HostKVCache)
         self._runner: Runner = runner
         self._cache: HostKVCache = runner.cache
-        self._code: ctypes.CDLL = load_search()
+        self._code: ctypes.PyDLL = load_search()
         runtime = runner.runtime
         arrays = (runner.tokens, runner.positions, runner.whole, self._cache.source_rows)
         self._batch: ctypes.c_void_p = ctypes.c_void_p(
-            self._code.attendant_batch_new(max_rows, *map(_address, arrays), runtime.pad, runtime.bos, runtime.eos)
+            self._code.attendant_batch_new(max_rows, *map(address_of, arrays), runtime.pad, runtime.bos, runtime.eos)
         )
         if not self._batch:
             raise MemoryError(f"no memory for a batch of {max_rows} rows.")
@@ -69,15 +63,20 @@ class CompiledRows:
         self._count: int = 0  # rows in use
         self._position: int = -1  # the furthest of them, if it is known
         self._next_name: int = 0
-        self._layout: tuple[int, ...] = ()
+        self._layout: tuple[int, ...] = ()  # for which the compiled code knows where the cache's values lie
         self._found = np.zeros((2, max_rows), np.int32)  # what `advance` returns: names and statuses
         self._moved = np.zeros(2, np.int64)  # and rows in use and the furthest position, if it has moved the rows
         candidates = (runner.top_ids, runner.top_logprobs)
-        self._candidates: list[int] = [_address(array) for array in candidates]
-        self._results: list[int] = [_address(array) for array in (*self._found, self._moved)]
+        self._candidates: list[int] = [address_of(array) for array in candidates]
+        self._results: list[int] = [address_of(array) for array in (*self._found, self._moved)]
         self._rows: Array = np.zeros(max_rows, np.int32)
-        self._integers: Array = np.zeros(1024, np.int64)
-        self._numbers: Array = np.zeros(1024, np.float64)
+        self._make_room(4096)
+
+    def _make_room(self, room: int) -> None:
+        """For what the compiled code tells of hypotheses."""
+        self._integers: Array = np.zeros(room, np.int64)
+        self._numbers: Array = np.zeros(room, np.float64)
+        self._buffers: list[int] = [address_of(self._integers), address_of(self._numbers)]
 
     def __del__(self) -> None:
         if hasattr(self, "_batch"):
@@ -85,61 +84,76 @@ class CompiledRows:
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Give each job one row; sources that were not encoded ahead are encoded here, grouped by length."""
-        fresh = [job for job in jobs if job.encoded is None]
-        encode_ahead(self._runner, fresh)
-        needed = width_of(jobs)
-        width = max(self._cache.width, needed) if self._count else needed
-        for job in jobs:
+        if not jobs:
+            return
+        self.encode_ahead([job for job in jobs if job.encoded is None])
+        needed = padded_width(max(len(job.task.source) + 1 for job in jobs))
+        slots = self._cache.take(len(jobs), max(self._cache.width, needed) if self._count else needed)
+        together: dict[int, tuple[EncodedSources, bytearray]] = {}  # what the compiled code is told of each job
+        for job, slot in zip(jobs, slots, strict=True):
             assert job.encoded is not None
-            self._cache.put(self._count, job.encoded, width)
-            self._cache.source_lengths[self._cache.source_rows[self._count]] = len(job.task.source) + 1
+            sources, index = job.encoded
+            _, admissions = together.setdefault(id(sources), (sources, bytearray()))
+            admissions += self._admission(job, slot, index)
+            self._cache.source_lengths[slot] = len(job.task.source) + 1
             job.encoded = None
-            name = self._names[job] = self._next_name
-            self._next_name += 1
-            self._jobs[name], self._in_python[job] = job, None
-            self._count, self._position = 1 + check(self._code.attendant_batch_add(self._batch, name)), -1
-            self._adopt_if_plain(job)
+        self._send_planes()
+        for sources, admissions in together.values():
+            self._count = check(
+                self._code.attendant_batch_admit(
+                    self._batch,
+                    planes_of(sources.arrays),
+                    self._crossed,
+                    len(self._crossed),
+                    (ctypes.c_char * len(admissions)).from_buffer(admissions),
+                    len(admissions) // ADMISSION.size,
+                )
+            )
+            if sources.release:
+                sources.release()
+        self._position = -1
+
+    def _admission(self, job: Job, slot: int, index: int) -> bytes:
+        """An AttendantAdmission."""
+        name = self._names[job] = self._next_name
+        self._next_name += 1
+        self._jobs[name] = job
+        fields = name, slot, index, len(job.task.source) + 1
+        search = job.search
+        if not is_plain(job) or search.live[0].ids:
+            self._in_python[job] = None
+            return ADMISSION.pack(*fields, False, *NO_OPTIONS, 0)
+        assert isinstance(search, GenerateSearch)
+        self._adopted(job, search)
+        return ADMISSION.pack(*fields, True, *options_of(search), search.last_tokens()[0])
 
     def encode_ahead(self, jobs: Sequence[Job]) -> None:
         """Encode the sources of jobs that have no row yet, grouped by length."""
-        encode_ahead(self._runner, jobs)
+        encode_ahead(self._runner, jobs, MAX_PADDED)
 
     def _adopt_if_plain(self, job: Job) -> None:
-        search = job.search
-        if (
-            job.task.stream
-            or job.finished
-            or not isinstance(search, GenerateSearch)
-            or isinstance(search, SampleSearch)
-            or search.needs_all()
-            or len(search.live) != 1
-        ):
+        if not is_plain(job):
             return
-        options, live = search.options, search.live[0]
+        search, live = job.search, job.search.live[0]
+        assert isinstance(search, GenerateSearch)
         ids, logprobs = np.array(live.ids, np.int64), np.array(live.logprobs, np.float64)
-        given = Options(
-            options.beam_size,
-            options.num_hypotheses,
-            options.min_length,
-            options.max_length,
-            options.forced_end,
-            EARLY_STOPPING[options.early_stopping],
-            len(search.special.start),
-            options.length_penalty,
-        )
+        given = Options(*options_of(search))
         check(
             self._code.attendant_batch_adopt(
                 self._batch,
                 self._names[job],
                 ctypes.byref(given),
-                _address(ids),
-                _address(logprobs),
+                address_of(ids),
+                address_of(logprobs),
                 len(ids),
                 live.weight,
                 search.last_tokens()[0],
             )
         )
         del self._in_python[job]
+        self._adopted(job, search)
+
+    def _adopted(self, job: Job, search: GenerateSearch) -> None:
         self._top_k[job] = search.wanted()
         self._without_token.add(job)
 
@@ -157,22 +171,20 @@ class CompiledRows:
         if slots or self._position < 0:
             self._position = int(runner.positions[: self._count].max())
         outputs = runner.run(self._count, self._position, top_k)
-        if self._layout != self._cache.layout:
-            self._send_planes()
+        self._send_planes()
         return StepCandidates(outputs, slots)
 
     def _rows_of(self, job: Job) -> list[int]:
-        count = check(self._code.attendant_batch_rows(self._batch, self._names[job], _address(self._rows)))
+        count = check(self._code.attendant_batch_rows(self._batch, self._names[job], address_of(self._rows)))
         return list(map(int, self._rows[:count]))
 
     def _send_planes(self) -> None:
-        """Tell the compiled code where the cache's values lie."""
-        self._layout = self._cache.layout
-        planes = [
-            Plane(values.ctypes.data, len(values), *values.strides[:2], values.shape[2], *values.strides[2:4])
-            for values in self._cache.past_values()
-        ]
-        check(self._code.attendant_batch_planes(self._batch, (Plane * len(planes))(*planes), len(planes)))
+        """Tell the compiled code where the cache's values lie, if that has changed."""
+        if self._layout == self._cache.layout:
+            return
+        self._layout, self._crossed = self._cache.layout, planes_of(self._cache.cross_values())
+        planes = planes_of(self._cache.past_values())
+        check(self._code.attendant_batch_planes(self._batch, planes, len(planes)))
 
     def choose(self, candidates: StepCandidates) -> list[Job]:
         """Every search chooses its next tokens, and the rows follow; returns the jobs that are done or have failed."""
@@ -182,12 +194,14 @@ class CompiledRows:
             )
         )
         self._without_token.clear()
+        names, statuses = self._found
+        if count and not self._in_python and (statuses[:count] == DONE).all() and (done := self._finish(count)):
+            return done
         rows, self._position = self._moved.tolist()
         if rows >= 0:
             self._count = rows
             return []
         self._position = -1
-        names, statuses = self._found
         done, hand_back = [], []
         for name, status in zip(names[:count].tolist(), statuses[:count].tolist(), strict=True):
             job = self._jobs[name]
@@ -209,6 +223,28 @@ class CompiledRows:
             self._adopt_if_plain(job)
         return done
 
+    def _finish(self, count: int) -> list[Job]:
+        """The first `count` of the jobs that were found are done: read their answers, and move the rows.
+
+        [] if the answers need more room.
+        """
+        names, _, integers, numbers = *self._found, self._integers, self._numbers
+        used = self._code.attendant_batch_finish(
+            self._batch, count, self._results[0], *self._buffers, len(integers), self._results[2]
+        )
+        if used == NO_ROOM:
+            return []
+        self._count, self._position = self._moved.tolist()
+        found, values, done = iter(integers[: check(used)].tolist()), iter(numbers[:used].tolist()), []
+        for name in names[:count].tolist():
+            job = self._jobs.pop(name)
+            del self._names[job], self._top_k[job]
+            self._cache.release(next(found))
+            read_answers(job, found, values)
+            done.append(job)
+        self._cache.shrink_to_fit(self._count)
+        return done
+
     def _commit(self, parents: dict[Job, list[int]]) -> None:
         """Move rows; parents[job] are those of a job of Python's, [] if a job leaves."""
         changed = list(parents)
@@ -219,7 +255,7 @@ class CompiledRows:
         slots = [self._cache.source_rows[self._rows_of(job)[0]] for job in leaving]
         self._count = check(
             self._code.attendant_batch_commit(
-                self._batch, len(changed), _address(names), _address(counts), _address(flat)
+                self._batch, len(changed), address_of(names), address_of(counts), address_of(flat)
             )
         )
         for job, slot in zip(leaving, slots, strict=True):
@@ -228,8 +264,7 @@ class CompiledRows:
             self._top_k.pop(job, None)
             self._cache.release(int(slot))
         if leaving:
-            needed = width_of(self._names)
-            self._cache.shrink(self._count, needed if 2 * needed <= self._cache.width else self._cache.width)
+            self._cache.shrink_to_fit(self._count)
 
     def _hand_back(self, job: Job) -> None:
         """Bring a job's search up to date; from here on it advances in Python."""
@@ -238,15 +273,13 @@ class CompiledRows:
         name = self._names[job]
         while True:
             room = len(self._integers)
-            used = self._code.attendant_batch_state(
-                self._batch, name, _address(self._integers), _address(self._numbers), room
-            )
+            used = self._code.attendant_batch_state(self._batch, name, *self._buffers, room)
             if used != NO_ROOM:
                 break
-            self._integers, self._numbers = np.zeros(2 * room, np.int64), np.zeros(2 * room, np.float64)
+            self._make_room(2 * room)
         check(used)
         check(self._code.attendant_batch_hand_back(self._batch, name))
-        search.live, search.ended = _read_state(search, self._integers[:used].tolist(), self._numbers)
+        search.live, search.ended = read_state(search, self._integers[:used].tolist(), self._numbers)
         job.decoded += int(self._integers[2])
         self._in_python[job] = None
         self._top_k.pop(job, None)
@@ -269,22 +302,3 @@ class CompiledRows:
             kept.clear()
         self._count, self._position = 0, -1
         self._cache.clear()
-
-
-def _read_state(search: GenerateSearch, integers: list[int], numbers: Array) -> tuple[list[Live], list[Any]]:
-    """Live hypotheses, and the finished ones as `GenerateSearch.ended` has them."""
-    live, ended, at, start = [], [], 3, 0
-    for index in range(integers[0] + integers[1]):
-        length, reason = integers[at], REASONS[integers[at + 1]]
-        values = numbers[start : start + 2 + length].tolist()
-        found = Live(integers[at + 2 : at + 2 + length], values[2:], values[0], values[0])
-        at, start = at + 2 + length, start + 2 + length
-        if index < integers[0]:
-            live.append(found)
-        else:
-            ended.append((values[1], search.hypothesis(found, reason)))
-    return live, ended
-
-
-def _address(array: Array) -> int:
-    return int(array.ctypes.data)

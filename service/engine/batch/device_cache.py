@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from attendant.export.bundle import Sizes
 from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, NEW_ROW, NOTHING_SHARED, SIDES, Encoded
+from attendant.service.engine.tasks import Array
 
 
 class DeviceKVCache:
@@ -36,7 +37,7 @@ class DeviceKVCache:
         for name in tensor_names("cross", self._sizes):
             io.bind_output(name, self._device)
 
-    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> list[Encoded]:
+    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> tuple[Array, ...]:
         raise NotImplementedError
 
     def put(self, row: int, encoded: Encoded, width: int) -> None:

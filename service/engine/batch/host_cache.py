@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from attendant.export.bundle import Sizes, padded_width
-from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, NEW_ROW, NOTHING_SHARED, SIDES, Encoded
+from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, NEW_ROW, NOTHING_SHARED, SIDES, Encoded, EncodedSources
 from attendant.service.engine.tasks import Array
 
 
@@ -111,34 +111,51 @@ class HostKVCache:
         return self.width, self._length
 
     def bind_encoder(self, io: Any, held: int, count: int, encoded_width: int, width: int) -> None:  # noqa: ARG002
-        self._encoded = self.bind_ahead(io, count, encoded_width)
+        sources = EncodedSources(self.bind_ahead(io, count, encoded_width))
+        self._encoded = [Encoded(sources, index) for index in range(count)]
 
     def adopt_encoded(self, io: Any, held: int, width: int) -> None:  # noqa: ARG002
         for row, encoded in enumerate(self._encoded, held):
             self.put(row, encoded, width)
         self._encoded = []
 
-    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> list[Encoded]:
-        found = []
-        for kind in self._kinds:
-            found.append(kind.empty(count, encoded_width))
-            kind.bind(io.bind_output, "cross", found[-1], count)
-        return [tuple(values[:, i] for values in found) for i in range(count)]
+    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> tuple[Array, ...]:
+        arrays = tuple(kind.empty(count, encoded_width) for kind in self._kinds)
+        for kind, values in zip(self._kinds, arrays, strict=True):
+            kind.bind(io.bind_output, "cross", values, count)
+        return arrays
 
     def put(self, row: int, encoded: Encoded, width: int) -> None:
         if width != self.width:
             self._set_width(width)
-        slot = self.source_rows[row] = heapq.heappop(self._free)
-        self._used.add(slot)
-        used = min(width, encoded[0].shape[2])  # it may have been padded for longer sources
-        for planes, values in zip(self._cross, encoded, strict=True):
-            planes.values[:, slot, :, :used] = values[:, :, :used]
+        slot = self.source_rows[row] = self.take(1, width)[0]
+        arrays, index = encoded.sources.arrays, encoded.number
+        used = min(width, arrays[0].shape[3])  # it may have been padded for longer sources
+        for planes, values in zip(self._cross, arrays, strict=True):
+            planes.values[:, slot, :, :used] = values[:, index, :, :used]
+
+    def take(self, count: int, width: int) -> list[int]:
+        """Slots for new sources, in a cache of at least this width."""
+        if not width <= self.width <= 2 * width:
+            self._set_width(width)
+        slots = [heapq.heappop(self._free) for _ in range(count)]
+        self._used.update(slots)
+        return slots
+
+    def cross_values(self) -> list[Array]:
+        """Keys and values of the sources, (2L, slots, H, S, d), and with int8 their scales, (L, slots, 2H, S, 1)."""
+        return [planes.values for planes in self._cross]
 
     def release(self, slot: int) -> None:
         """No row needs this source any more."""
         self._used.remove(slot)
         self.source_lengths[slot] = 0
         heapq.heappush(self._free, slot)
+
+    def shrink_to_fit(self, rows: int) -> None:
+        """After sources have left: the width that the others need, if it is at most half of what they have."""
+        needed = padded_width(int(self.source_lengths.max()))
+        self.shrink(rows, needed if 2 * needed <= self.width else self.width)
 
     def shrink(self, rows: int, width: int) -> None:
         """After rows have left: the rest, `rows`, needs no more than this width."""

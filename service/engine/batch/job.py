@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,9 +12,11 @@ from attendant.service.engine.batch.kv_cache import Encoded
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.queue.fair import Request
 from attendant.service.engine.search.beam import GenerateSearch
+from attendant.service.engine.search.constraints.grouped_beam import GroupedBeamSearch
 from attendant.service.engine.search.sampling import SampleSearch
 from attendant.service.engine.search.search import Candidate, NextTokenSearch, Row, ScoreSearch, Search, SpecialIds
 from attendant.service.engine.tasks import (
+    Distribution,
     EventCallback,
     Explain,
     Finished,
@@ -22,19 +25,33 @@ from attendant.service.engine.tasks import (
     NewTokens,
     Result,
     Score,
+    Scored,
     Task,
     Timing,
+    unexplained,
 )
-from attendant.service.errors import CancelledError, DeadlineError, ServiceError
+from attendant.service.errors import CancelledError, DeadlineError, NoNumbersError, ServiceError
 
 log = logging.getLogger("attendant")
+
+
+def _has_nan(result: Result) -> bool:
+    """Whether a log-probability is no number: a kernel, the memory or the weights are at fault."""
+    if isinstance(result, Generated):
+        return any(math.isnan(hypothesis.score) for hypothesis in result.hypotheses)
+    if isinstance(result, Scored):
+        return any(map(math.isnan, result.logprobs))
+    return isinstance(result, Distribution) and math.isnan(float(result.logprobs.sum()))
 
 
 def make_search(special: SpecialIds, task: Task) -> Search:
     if isinstance(task, Explain):
         return make_search(special, task.search)
     if isinstance(task, Generate):
-        return SampleSearch(special, task) if task.options.samples else GenerateSearch(special, task)
+        if task.options.samples:
+            return SampleSearch(special, task)
+        has_terms = task.constraints is not None and task.constraints.terms
+        return GroupedBeamSearch(special, task) if has_terms else GenerateSearch(special, task)
     return ScoreSearch(special, task) if isinstance(task, Score) else NextTokenSearch(special, task)
 
 
@@ -128,13 +145,17 @@ class Job:
             self.fail(CancelledError())
             return
         self.observer.expired()
+        best_effort = isinstance(self.task, Explain) and self.task.best_effort
         try:
-            result = self.search.partial_result(self._timing(now)) if self.next_stage is None else None
+            partial = self.next_stage is None or best_effort
+            result = self.search.partial_result(self._timing(now)) if partial else None
         except Exception:
             self._fail_search()
             return
         if result is None:
             self.fail(DeadlineError("the deadline passed before there was anything to answer; raise timeout_ms."))
+        elif best_effort and isinstance(result, Generated | Scored):
+            self._finish(unexplained(result))
         else:
             self._succeed(result, now)
 
@@ -146,6 +167,10 @@ class Job:
         self.fail(ServiceError("the server failed while decoding; the request may be sent again."))
 
     def _succeed(self, result: Result, now: float) -> None:
+        if _has_nan(result):
+            log.error("the model gave a log-probability that is no number; the request gets an error")
+            self.fail(NoNumbersError("the model gave no numbers for this request; it may be sent again."))
+            return
         if isinstance(result, Generated):
             lengths = [len(hypothesis.logprobs) for hypothesis in result.hypotheses]
             seconds = (now - self.decode_started) / max(1, *lengths)

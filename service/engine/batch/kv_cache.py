@@ -8,8 +8,9 @@ The rows in use are 0 to R - 1, without gaps, so that a step computes no empty o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from attendant.service.engine.tasks import Array
 
@@ -18,7 +19,20 @@ LENGTH_UNIT = 32  # initial P; DeviceKVCache grows in multiples of it, HostKVCac
 NEW_ROW = -1  # the origin of a row that was just added
 NOTHING_SHARED: Sequence[int] = ()
 
-Encoded = tuple[Array, ...]  # one source's keys and values, (2L, H, S, d), and with int8 their scales, (L, 2H, S, 1)
+
+@dataclass(frozen=True, slots=True)
+class EncodedSources:
+    """Sources that were encoded together, for cross-attention: B sources of up to S tokens."""
+
+    arrays: tuple[Array, ...]  # keys and values, (2L, B, H, S, d), and with int8 their scales, (L, B, 2H, S, 1)
+    release: Callable[[], None] | None = None  # to be called once all are copied, if the arrays can be used again
+
+
+class Encoded(NamedTuple):
+    """One of them."""
+
+    sources: EncodedSources
+    number: int
 
 
 class KVCache(Protocol):
@@ -39,8 +53,8 @@ class KVCache(Protocol):
     def adopt_encoded(self, io: Any, held: int, width: int) -> None:
         """After the encoder has run: its outputs become rows of the cache."""
 
-    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> list[Encoded]:
-        """Bind the encoder's outputs for sources that get no row yet to the arrays returned, for each source."""
+    def bind_ahead(self, io: Any, count: int, encoded_width: int) -> tuple[Array, ...]:
+        """Bind the encoder's outputs for sources that get no row yet to the arrays returned: see EncodedSources."""
 
     def put(self, row: int, encoded: Encoded, width: int) -> None:
         """Copy a source that was encoded ahead into the cache, for `row`, the first unused one, of this width."""

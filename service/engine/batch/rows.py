@@ -29,14 +29,14 @@ class StepCandidates:
         return [Row(ids[slot].tolist(), logprobs[slot].tolist(), everything[slot]) for slot in self.slots[job]]
 
 
-def group_by_length(sources: Sequence[Ids]) -> list[list[Ids]]:
+def group_by_length(sources: Sequence[Ids], max_padded: float = MAX_PADDED) -> list[list[Ids]]:
     """Sources, shortest first, in groups to encode together; padding costs more than a smaller group."""
     groups: list[list[Ids]] = []
     tokens = 0  # in the last group
     for source in sources:
         length = len(source) + 1
         padded = (len(groups[-1]) + 1) * length if groups else 0
-        fits = padded <= MAX_PADDED * (tokens + length) and tokens + length <= MAX_ENCODED_TOKENS
+        fits = padded <= max_padded * (tokens + length) and tokens + length <= MAX_ENCODED_TOKENS
         if groups and (fits or tokens < ENOUGH_SOURCE_TOKENS):
             groups[-1].append(source)
             tokens += length
@@ -51,12 +51,11 @@ def width_of(jobs: Iterable[Job]) -> int:
     return padded_width(max((len(job.task.source) + 1 for job in jobs), default=0))
 
 
-def encode_ahead(runner: Runner, jobs: Sequence[Job]) -> None:
+def encode_ahead(runner: Runner, jobs: Sequence[Job], max_padded: float = MAX_PADDED) -> None:
     """Encode the sources of jobs that have no row yet, grouped by length."""
     jobs = sorted(jobs, key=lambda job: len(job.task.source))
-    encoded = (
-        each for group in group_by_length([job.task.source for job in jobs]) for each in runner.encode_ahead(group)
-    )
+    groups = group_by_length([job.task.source for job in jobs], max_padded)
+    encoded = (each for group in groups for each in runner.encode_ahead(group))
     for job, keys_values in zip(jobs, encoded, strict=True):
         job.encoded = keys_values
 

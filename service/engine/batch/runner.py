@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import numpy as np
 from attendant.export.bundle import padded_width
 from attendant.service.engine.batch.device_cache import DeviceKVCache
 from attendant.service.engine.batch.host_cache import HostKVCache
-from attendant.service.engine.batch.kv_cache import NEW_ROW, Encoded, KVCache
+from attendant.service.engine.batch.kv_cache import NEW_ROW, Encoded, EncodedSources, KVCache
 from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.search.search import MAX_GRAPH_TOP_K
 from attendant.service.engine.tasks import Array, Ids
 
 PROBE_ROWS, PROBE_SOURCE, PROBE_STEPS, PROBE_REPEATS = 8, 8, 4, 6
-MAX_BINDINGS = 256  # that are kept for reuse
+MAX_BINDINGS = 256  # of steps, that are kept for reuse
+MAX_KEPT, MAX_KEPT_BYTES = 2, 2**18  # of encoders: for each width, and the most that one's outputs take
 CANDIDATE_BYTES = np.dtype(np.int64).itemsize + np.dtype(np.float32).itemsize
 
 
@@ -39,6 +41,16 @@ class Binding:
     outputs: StepOutputs
 
 
+@dataclass(slots=True)
+class EncoderBinding:
+    """The encoder's inputs and outputs, bound for some number of sources and a width."""
+
+    io: Any
+    ids: Array  # (B, S)
+    lengths: Array  # (B,)
+    sources: EncodedSources | None = None  # the outputs, if they are no rows of the cache
+
+
 class Runner:
     """What one lane computes with: a KV cache of its own, and a runtime that others may use too."""
 
@@ -46,6 +58,8 @@ class Runner:
         self._runtime, self._sizes, self._max_rows = runtime, runtime.sizes, max_rows
         self.cache = make_kv_cache(runtime, max_rows)
         self._bindings: dict[tuple[int, ...], Binding] = {}
+        # By threads and width: bindings for one source whose outputs have been copied. One request alone is so faster.
+        self._single_encoders: dict[tuple[int, int], list[EncoderBinding]] = {}
         # The inputs of a step: of each row its last token, its position, whether it asks for all log-probabilities.
         self.tokens, self.positions = np.zeros(max_rows, np.int64), np.zeros(max_rows, np.int64)
         self.whole, self._top_k = np.zeros(max_rows, np.int64), np.zeros(1, np.int64)
@@ -71,29 +85,42 @@ class Runner:
 
     def encode(self, sources: Sequence[Ids], held: int, width: int) -> None:
         """Encode sources; their cross-attention keys and values become the rows after the first `held`."""
-        io, longest = self._bind_sources(sources)
-        self.cache.bind_encoder(io, held, len(sources), longest, width)
-        self._runtime.encoder.run_with_iobinding(io)
-        self.cache.adopt_encoded(io, held, width)
+        longest = padded_width(max(len(source) + 1 for source in sources))
+        bound = self._bind_encoder(len(sources), longest)
+        self._set_sources(bound, sources)
+        self.cache.bind_encoder(bound.io, held, len(sources), longest, width)
+        self._runtime.encoder.run_with_iobinding(bound.io)
+        self.cache.adopt_encoded(bound.io, held, width)
 
     def encode_ahead(self, sources: Sequence[Ids]) -> list[Encoded]:
         """Encode sources that get no row yet."""
-        io, longest = self._bind_sources(sources)
-        encoded = self.cache.bind_ahead(io, len(sources), longest)
-        self._runtime.encoder.run_with_iobinding(io)
-        return encoded
-
-    def _bind_sources(self, sources: Sequence[Ids]) -> tuple[Any, int]:
-        """The encoder's bound inputs, and their width with padding."""
         longest = padded_width(max(len(source) + 1 for source in sources))
-        ids = np.full((len(sources), longest), self._runtime.pad, dtype=np.int64)
-        lengths = np.array([len(source) + 1 for source in sources], dtype=np.int64)
-        for row, source in zip(ids, sources, strict=True):
-            row[: len(source)], row[len(source)] = source, self._runtime.eos
+        unused = self._single_encoders.setdefault((self.threads, longest), []) if len(sources) == 1 else []
+        bound = unused.pop() if unused else self._bind_encoder(len(sources), longest)
+        if not bound.sources:
+            arrays = self.cache.bind_ahead(bound.io, len(sources), longest)
+            small = len(sources) == 1 and sum(values.nbytes for values in arrays) <= MAX_KEPT_BYTES
+            bound.sources = EncodedSources(arrays, partial(keep, bound, unused) if small else None)
+        self._set_sources(bound, sources)
+        self._runtime.encoder.run_with_iobinding(bound.io)
+        return [Encoded(bound.sources, index) for index in range(len(sources))]
+
+    def _bind_encoder(self, count: int, width: int) -> EncoderBinding:
+        ids, lengths = np.empty((count, width), np.int64), np.empty(count, np.int64)
         io = self._runtime.encoder.io_binding()
-        io.bind_cpu_input("source", ids)
-        io.bind_cpu_input("source_length", lengths)
-        return io, longest
+        for name, value in (("source", ids), ("source_length", lengths)):
+            io.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
+        return EncoderBinding(io, ids, lengths)
+
+    def _set_sources(self, bound: EncoderBinding, sources: Sequence[Ids]) -> None:
+        bound.ids.fill(self._runtime.pad)
+        for index, source in enumerate(sources):
+            length = len(source)
+            bound.ids[index, :length], bound.ids[index, length], bound.lengths[index] = (
+                source,
+                self._runtime.eos,
+                length + 1,
+            )
 
     def step(
         self,
@@ -168,6 +195,11 @@ class Runner:
             io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
         self.cache.bind_step(io, rows)
         return Binding(io, outputs)
+
+
+def keep(bound: EncoderBinding, unused: list[EncoderBinding]) -> None:
+    if len(unused) < MAX_KEPT:
+        unused.append(bound)
 
 
 def make_kv_cache(runtime: Runtime, max_rows: int) -> KVCache:

@@ -25,6 +25,8 @@ from attendant.service.engine.tasks import (
 ENTRY_BYTES = 1024  # objects of a key and an answer, and their places in the table
 HYPOTHESIS_BYTES = 256
 NUMBER_BYTES = 40  # an int or a float, and the pointer to it
+PHRASE_NUMBERS = 10  # numbers and their places for each token of a phrase: edges of a graph, nodes of a trie
+TERM_BYTES = 300  # of a term in an answer, with its texts
 TOP_BYTES = 64  # a tuple, and the pointer to it
 
 
@@ -104,11 +106,18 @@ def entry_bytes(key: Key, answer: Result) -> int:
 
 def _key_length(key: Key) -> int:
     task = key.task
-    return len(task.source) + len(task.start or ()) + len(task.target if isinstance(task, Score) else task.prefix)
+    constraints = None if isinstance(task, Score) else task.constraints
+    phrases = 0 if constraints is None else PHRASE_NUMBERS * len(constraints.ids)
+    return (
+        phrases
+        + len(task.source)
+        + len(task.start or ())
+        + len(task.target if isinstance(task, Score) else task.prefix)
+    )
 
 
 def _hypothesis_bytes(found: Hypothesis) -> int:
-    return HYPOTHESIS_BYTES + NUMBER_BYTES * len(found.ids) + _numbers_bytes(found)
+    return HYPOTHESIS_BYTES + TERM_BYTES * len(found.terms) + NUMBER_BYTES * len(found.ids) + _numbers_bytes(found)
 
 
 def _numbers_bytes(found: Hypothesis | Scored) -> int:

@@ -16,6 +16,7 @@ from attendant.service.engine.tasks import AlignmentChoice, Array, AttentionChoi
 from attendant.service.errors import InvalidFieldError
 
 BASE64_VALUES = 3 * 2**16  # encoded at once; a multiple of 3, so that parts can be joined
+HALF = 65504  # the largest float16
 DECIMALS = 6  # of a number in JSON
 
 
@@ -117,7 +118,11 @@ def encode_values(values: Array, encoding: str, check: Callable[[], None] = lamb
         for start in range(0, flat.size, BASE64_VALUES):
             check()
             part = flat[start : start + BASE64_VALUES]
-            raw = part.astype("<f2") if encoding == "float16" else np.rint(part * 255).astype(np.uint8)
+            raw = (
+                np.clip(part, -HALF, HALF).astype("<f2")
+                if encoding == "float16"
+                else np.rint(part * 255).astype(np.uint8)
+            )
             yield base64.b64encode(raw.tobytes())
         yield b'"'
     elif values.ndim > 2:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from attendant.export.bundle import Bundle
 from attendant.service.engine.batch.job import Job
 from attendant.service.engine.explain import attention
+from attendant.service.engine.explain.counts import count_included
 from attendant.service.engine.explain.explain_queue import ExplainQueue
 from attendant.service.engine.explain.full_graph import FullGraph, load_full_graph, open_full_graph
+from attendant.service.engine.explain.look import Look, passed_bytes
 from attendant.service.engine.interface import Submission
 from attendant.service.engine.queue.thread_budget import ThreadBudget
 from attendant.service.engine.tasks import (
@@ -30,11 +33,14 @@ from attendant.service.engine.tasks import (
     Result,
     Score,
     Scored,
+    Task,
+    unexplained,
 )
 from attendant.service.errors import QueueFullError, ServiceError
 from attendant.service.memory import MemoryAccount
 
 MAX_PENDING = 32  # explanations that are accepted and have no outcome yet
+MAX_BEST_EFFORT = 4096  # of those that only align; more only if they came together
 log = logging.getLogger("attendant")
 
 
@@ -67,29 +73,38 @@ class Explainer:
         self._opened = open_full_graph(bundle, precision)
         self._graph: FullGraph | None = None
         self._queue = ExplainQueue()
-        self._pending = 0
-        self._lock = threading.Lock()  # of `_pending`
+        self._pending = self._best_effort = 0
+        self._lock = threading.Lock()  # of both
 
     def count_pending(self) -> int:
         """Explanations whose search is done, without an outcome yet."""
         return self._queue.count()
 
-    def reserve(self, count: int) -> None:
+    def reserve(self, tasks: Sequence[Task]) -> None:
+        """Count the explanations among tasks that are to be submitted; QueueFullError if there are too many."""
+        best_effort = sum(isinstance(task, Explain) and task.best_effort for task in tasks)
+        whole = sum(isinstance(task, Explain) for task in tasks) - best_effort
         with self._lock:
-            if self._pending + count > MAX_PENDING:
-                raise QueueFullError(f"{self._pending} explanations are under way already; try again in 1 s.", 1)
-            self._pending += count
+            crowded = best_effort and self._best_effort and self._best_effort + best_effort > MAX_BEST_EFFORT
+            if (whole and self._pending + whole > MAX_PENDING) or crowded:
+                pending = self._pending + self._best_effort
+                raise QueueFullError(f"{pending:,} explanations are under way already; try again in 1 s.", 1)
+            self._pending += whole
+            self._best_effort += best_effort
 
-    def release(self, count: int = 1) -> None:
+    def release(self, tasks: Sequence[Task]) -> None:
         with self._lock:
-            self._pending -= count
+            for task in tasks:
+                if isinstance(task, Explain):
+                    self._best_effort -= task.best_effort
+                    self._pending -= not task.best_effort
 
-    def releasing(self, on_event: EventCallback) -> EventCallback:
+    def releasing(self, task: Explain, on_event: EventCallback) -> EventCallback:
         """Wrap the callback of an explanation: its outcome also releases its reservation."""
 
         def call(event: NewTokens | Finished) -> None:
             if isinstance(event, Finished):
-                self.release()
+                self.release([task])
             on_event(event)
 
         return call
@@ -130,13 +145,17 @@ class Explainer:
 
     def _outcome(self, job: Job, found: Generated | Scored) -> Explained | Exception | None:
         """None if the job has its outcome already."""
+        assert isinstance(job.task, Explain)
         try:
             return self._explain(job, found)
         except ServiceError as error:
-            return error
+            return unexplained(found) if job.task.best_effort else error
         except Exception:
             if not self._queue.is_wanted(job):
                 return None  # its run was stopped
+            if job.task.best_effort:
+                log.exception("an alignment failed; its request is answered without")
+                return unexplained(found)
             log.exception("an explanation failed; its request gets an error")
             return ServiceError("the server failed while explaining; the request may be sent again.")
 
@@ -172,13 +191,14 @@ class Explainer:
         with self._turn(), self._memory.holding(size):
             if not self._queue.is_wanted(job):
                 return None
-            weights = self._graph.run((*task.source, special.eos), read, special.pad)
-            weights["decoder"] = weights["decoder"][:, :, len(special.start) :]
-            weights["cross"] = weights["cross"][:, :, len(special.start) :]
+            look = Look(self._graph, task, special, lambda: self._queue.is_wanted(job))
+            weights = look.run(read)
             chosen = tuple(attention.choose(kind, weights[kind], task.attention) for kind in task.attention.kinds)
             aligned = attention.align(weights["cross"], task.alignment, task.alignable, len(ids))
+            seen = look.collect(weights, ids, steps)
             del weights
-        return Explained(found, chosen, start, aligned, self._graph.precision, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Explained(found, chosen, start, aligned, self._graph.precision, seconds, **seen)
 
     def _turn(self) -> AbstractContextManager[None]:
         return nullcontext() if self._thread_budget is None else self._thread_budget.beside()
@@ -186,9 +206,12 @@ class Explainer:
     def _check_size(self, task: Explain, steps: int, read: int) -> int:
         """Refuse what would be too much to answer, or to compute here; else the bytes that a run takes."""
         sizes, source = self._bundle.sizes, len(task.source) + 1
-        attention.check_value_count(attention.count_values(task.attention, sizes, source, steps, read), task.max_values)
+        count = attention.count_values(task.attention, sizes, source, steps, read)
+        included = count_included(task.include, task.attention, sizes, source, steps, read)
+        attention.check_value_count(count + included, task.max_values)
         every = sizes.encoder_layers * source**2 + sizes.decoder_layers * (read + source) * read
         computed = 4 * (2 * sizes.heads * every + 3 * read * sizes.target_vocab)  # 2: attention is stacked in a copy
+        computed += 4 * (2 * included + passed_bytes(task, sizes, source, read))
         what = f"explaining {source} source and {read} target tokens of this model"
         self._memory.check_possible(computed, what, "source")
         return computed

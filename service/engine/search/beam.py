@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from operator import itemgetter
 
+import numpy as np
+
 from attendant.service.engine.search.search import (
     MAX_GRAPH_TOP_K,
     AgreedTokens,
@@ -24,6 +26,7 @@ from attendant.service.engine.search.tree import Tree
 from attendant.service.engine.tasks import Generate, Generated, Hypothesis, Options, Timing
 
 BANNED = -math.inf
+LOWEST_LOGPROB = float(np.finfo(np.float32).min)  # of a choice's token whose probability is 0
 
 # Sort key, best first. Sorting is stable, so ties keep their order: the better parent, then the more probable token;
 # of finished hypotheses, the earlier.
@@ -39,13 +42,14 @@ class GenerateSearch(Search):
         self.ended: list[tuple[float, Hypothesis]] = []  # (rank, hypothesis), best first
         self._agreed = 0  # length of the prefix shared by all hypotheses that can still be the best answer
         self._tree = Tree() if task.record and not task.options.samples else None
-        self._unpenalised = not (
-            self.options.samples
-            or self.options.repetition_penalty != 1.0
-            or self.options.no_repeat_ngram_size
-            or task.top_logprobs
-            or task.record
+        constraints = task.constraints
+        self._forbidden = None if constraints is None else constraints.forbidden
+        self._choices = None if constraints is None else constraints.choices
+        # Whether a token's weight is its log-probability, and no token is forbidden that was allowed before.
+        self._by_logprobs = (
+            self.options.repetition_penalty == 1.0 and not self.options.no_repeat_ngram_size and constraints is None
         )
+        self._unpenalised = self._by_logprobs and not self.options.samples and not task.top_logprobs and not task.record
         # Candidates of a row that can matter: those that stay live, and the end token. Greedy search needs one.
         self._per_row = self.options.beam_size + 1 if self.options.beam_size > 1 else 1
 
@@ -61,7 +65,7 @@ class GenerateSearch(Search):
         count += 2 + (length < options.min_length)  # padding, start, and the end token while it is too early
         if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
             count += length
-        return count
+        return count if self._forbidden is None else count + len(self._forbidden.always)
 
     def is_plain(self) -> bool:
         """Whether the next token is chosen by the model's log-probabilities alone, not forced, and not recorded."""
@@ -139,25 +143,60 @@ class GenerateSearch(Search):
 
     def _allowed(self, hypothesis: Live, row: Row, needed: int) -> list[tuple[int, float, float]]:
         """(token, log-probability, weight) of the most probable tokens that may come next, best first."""
-        options = self.options
         if self._must_end():
             return [(self.special.eos, float(row.all[self.special.eos]), 0.0)]
-        special, too_early = self.special, len(hypothesis.ids) < options.min_length
-        if options.repetition_penalty == 1.0 and not options.no_repeat_ngram_size:
-            never = (special.pad, special.bos, special.eos) if too_early else (special.pad, special.bos)
+        never = {self.special.pad, self.special.bos}
+        if len(hypothesis.ids) < self.options.min_length:
+            never.add(self.special.eos)
+        if self._by_logprobs:
             likely = zip(*row.top(needed), strict=True)
             return [(token, logprob, logprob) for token, logprob in likely if token not in never]
-        weights = penalised(hypothesis.ids, row, needed, options)
+        if self._choices is not None:
+            pairs = self._choose_among(hypothesis, row)
+        else:
+            never |= self.banned(hypothesis.ids)
+            # `needed` counts all that may be forbidden but phrases of several tokens. More would be costly: beyond the
+            # graph's candidates the whole vocabulary is ranked.
+            pairs = self._likely(hypothesis, row, needed + self._phrases_at(hypothesis.ids))
         return sorted(
             (
                 (token, logprob, weight)
-                for token, logprob, weight in weights
-                if token not in (special.pad, special.bos)
-                and not (too_early and token == special.eos)
-                and weight != BANNED
+                for token, logprob in pairs.items()
+                if token not in never and (weight := self.weight(hypothesis, token, logprob)) != BANNED
             ),
             key=lambda entry: (-entry[2], entry[0]),
         )
+
+    def banned(self, ids: Sequence[int]) -> set[int]:
+        """The tokens that would repeat an n-gram, or complete a forbidden phrase."""
+        found = repeating(ids, self.options.no_repeat_ngram_size)
+        return found if self._forbidden is None else found | self._forbidden.next_tokens(ids)
+
+    def _phrases_at(self, ids: Sequence[int]) -> int:
+        """Tokens that would complete a forbidden phrase of several tokens."""
+        found = self._forbidden
+        return 0 if found is None else len(found.next_tokens(ids)) - len(found.always)
+
+    def weight(self, hypothesis: Live, token: int, logprob: float) -> float:
+        """The log-probability after the penalty for a token that came before."""
+        repeats = self.options.repetition_penalty != 1.0 and token in hypothesis.ids
+        return logprob * self.options.repetition_penalty if repeats else logprob
+
+    def _likely(self, hypothesis: Live, row: Row, count: int) -> dict[int, float]:
+        """The log-probabilities of the most probable tokens.
+
+        A penalty under 1 makes repeated tokens more probable, so they are candidates even outside of the top-k.
+        """
+        pairs = dict(zip(*row.top(count), strict=True))
+        if self.options.repetition_penalty < 1.0:
+            pairs |= {token: float(row.all[token]) for token in set(hypothesis.ids)}
+        return pairs
+
+    def _choose_among(self, hypothesis: Live, row: Row) -> dict[int, float]:
+        """The log-probabilities of the tokens that continue a choice; the lowest number in place of minus infinity."""
+        assert self._choices is not None
+        tokens = self._choices.next_tokens(hypothesis.ids, self.special.eos)
+        return {token: max(float(row.all[token]), LOWEST_LOGPROB) for token in tokens}
 
     def _must_end(self) -> bool:
         """Whether the only token that may come next is the end token."""
@@ -194,7 +233,14 @@ class GenerateSearch(Search):
             return True
         if len(self.ended) < options.beam_size or options.early_stopping == "never":
             return False
-        return options.early_stopping or best / self._divisor(self.length) <= -self.ended[-1][0]
+        if options.early_stopping:
+            return True
+        nearest = self._best_candidate()
+        return nearest is not None and nearest / self._divisor(self.length) <= -self.ended[-1][0]
+
+    def _best_candidate(self) -> float | None:
+        """The weight of the best live hypothesis that may end as it is; None if there is none."""
+        return self.live[0].weight
 
     def _best_possible(self, weight: float) -> float:
         """The best score that a live one can still get: its sum only falls, so the present sum at the best length."""
@@ -245,33 +291,15 @@ class GenerateSearch(Search):
         """The num_hypotheses best; if cut short, the finished ones, then live ones with a token beyond the prefix."""
         found = [hypothesis for _, hypothesis in self.ended]
         if cut_short:
-            found += [self.hypothesis(live, "deadline") for live in sorted(self._answerable(), key=self._rank)]
+            found += [self.hypothesis(live, "deadline") for live in self._answerable()]
         return tuple(found[: self.options.num_hypotheses])
 
     def _answerable(self) -> list[Live]:
-        return [live for live in self.live if len(live.ids) > len(self.forced)]
+        """The live hypotheses with a token beyond the prefix, best first."""
+        return sorted((live for live in self.live if len(live.ids) > len(self.forced)), key=self._rank)
 
 
-def penalised(ids: list[int], row: Row, needed: int, options: Options) -> list[tuple[int, float, float]]:
-    """(token, log-probability, weight) with repeated tokens made less probable and repeated n-grams forbidden.
-
-    A penalty under 1 makes repeated tokens more probable, so they are candidates even outside of the top-k.
-    """
-    seen, banned = set(ids), repeating(ids, options.no_repeat_ngram_size)
-    pairs = dict(zip(*row.top(needed), strict=True))
-    if options.repetition_penalty < 1.0:
-        pairs |= {token: float(row.all[token]) for token in seen}
-    return [
-        (
-            token,
-            logprob,
-            BANNED if token in banned else logprob * options.repetition_penalty if token in seen else logprob,
-        )
-        for token, logprob in pairs.items()
-    ]
-
-
-def repeating(ids: list[int], size: int) -> set[int]:
+def repeating(ids: Sequence[int], size: int) -> set[int]:
     """The tokens that would complete an n-gram of this size that is there already."""
     if size < 1 or len(ids) < size:
         return set()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attendant.service.engine.search.beam import BANNED, GenerateSearch, repeating
+from attendant.service.engine.search.beam import BANNED, GenerateSearch
 from attendant.service.engine.search.distributions import most_probable
 from attendant.service.engine.search.search import Live, Row
 from attendant.service.engine.tasks import Array, Hypothesis
@@ -97,11 +97,15 @@ class SampleSearch(GenerateSearch):
         options, weights = self.options, row.all.astype(np.float64)
         seen = np.array(sorted(set(live.ids)), dtype=np.int64)
         weights[seen] *= options.repetition_penalty
-        forbidden = [self.special.pad, self.special.bos, *repeating(live.ids, options.no_repeat_ngram_size)]
+        if self._choices is not None:
+            pairs = self._choose_among(live, row)
+            allowed = np.array(list(pairs), np.int64)
+            return allowed, np.array([self.weight(live, token, logprob) for token, logprob in pairs.items()])
+        forbidden = [self.special.pad, self.special.bos, *self.banned(live.ids)]
         if len(live.ids) < options.min_length:
             forbidden.append(self.special.eos)
         weights[forbidden] = BANNED
-        ids = np.flatnonzero(weights > BANNED)
+        ids = np.flatnonzero(weights != BANNED)  # NaN stays, and its request fails
         return ids, weights[ids]
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attendant.service.engine.search.constraints.constraints import Constraints
 from attendant.service.engine.search.distributions import entropy_of, most_probable
 from attendant.service.engine.tasks import (
     Array,
@@ -205,11 +206,23 @@ class NextTokenSearch(Search):
 
     def __init__(self, special: SpecialIds, task: NextToken) -> None:
         super().__init__(special, task.prefix)
+        self._constraints = task.constraints
         self._distribution: Array = np.empty(0)
 
     def choose(self, rows: Sequence[Row]) -> list[int]:
         self._distribution, self.done = rows[0].all.copy(), True
+        if self._constraints is not None:
+            self._forbid(self._constraints, self.live[0].ids)
         return []
+
+    def _forbid(self, constraints: Constraints, ids: Sequence[int]) -> None:
+        """Give the tokens that may not come the probability 0."""
+        if constraints.forbidden is not None:
+            self._distribution[[*constraints.forbidden.next_tokens(ids)]] = -np.inf
+        if constraints.choices is not None:
+            others = np.ones(len(self._distribution), bool)
+            others[constraints.choices.next_tokens(ids, self.special.eos)] = False
+            self._distribution[others] = -np.inf
 
     def result(self, timing: Timing) -> Distribution:
         return Distribution(self._distribution, tuple(self.live[0].logprobs), timing)

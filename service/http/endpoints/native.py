@@ -17,22 +17,23 @@ from attendant.service.http.guard.policy import Access, policy
 from attendant.service.http.responses import encoded_response, info_response, model_list_response
 from attendant.service.http.route import DirectRoute, GuardedRoute
 from attendant.service.http.streaming import EventStream, error_event, server_sent, stream_declaration
-from attendant.service.http.submission import TaskStreams, raise_first_failure
+from attendant.service.http.submission import TaskStreams, raise_first_failure, raise_if_all_failed
 from attendant.service.openai.schemas import ModelListResponse
 from attendant.service.requests import schemas
 from attendant.service.requests.content import (
     Check,
     Json,
-    StreamedText,
     generate_content,
     next_token_content,
     no_check,
     score_content,
     unknown_content,
 )
+from attendant.service.requests.documents import Plan, plan_request, splits
 from attendant.service.requests.inputs import unknown_pieces
-from attendant.service.requests.planning import PlannedTexts, deadline, plan_next_token, plan_score, plan_texts
+from attendant.service.requests.planning import deadline, plan_next_token, plan_score
 from attendant.service.requests.served import ServedModel
+from attendant.service.requests.streamed import StreamedDocument
 
 Responses = dict[int | str, dict[str, Any]]
 ERRORS = {
@@ -49,10 +50,14 @@ ERRORS = {
     503: "Not ready, stopping, or the model cannot be loaded.",
     504: "The deadline passed before anything could be answered.",
 }
+DOCUMENT_BYTES = 64  # of tags, positions and segments, for each character of a text that is split
 LOGPROB_BYTES = 8  # of a distribution over the vocabulary, for each token
-STREAMED = "JSON: of a `token` a TokenEvent, of `done` a GenerateResponse, of `error` an ErrorResponse"
+STREAMED = (
+    "JSON: of a `token` a TokenEvent, of `text` a TextEvent, of `done` a GenerateResponse, of `error` an ErrorResponse"
+)
 EVENTS = {
     "token": schemas.TokenEvent.model_json_schema(),
+    "text": schemas.TextEvent.model_json_schema(),
     "done": {"$ref": "#/components/schemas/GenerateResponse"},
     "error": {"$ref": "#/components/schemas/ErrorResponse"},
 }
@@ -80,10 +85,12 @@ router = APIRouter(route_class=GuardedRoute)
 async def generate(request: schemas.GenerateRequest, context: Context) -> Response:
     """Decode one text or many: greedy, beam search or sampling; streaming."""
     settings = context.settings
-    characters = sum(map(len, request.inputs)) + len(request.target_prefix or "")
+    characters = sum(map(len, request.inputs)) + len(request.target_prefix or "") + _phrase_characters(request)
+    if splits(request):
+        context.memory.set("document", DOCUMENT_BYTES * characters)
     until = deadline(request.timeout_ms, context.record.arrival, settings)
     served, planned = await context.plan(
-        request.model, characters, until, lambda served: plan_texts(request, served, settings)
+        request.model, characters, until, lambda served: plan_request(request, served, settings)
     )
 
     def finish(outcomes: list[Outcome], check: Check = no_check) -> Json:
@@ -91,8 +98,8 @@ async def generate(request: schemas.GenerateRequest, context: Context) -> Respon
 
     if request.stream:
         streams = context.stream(served, planned.tasks, until, "inputs")
-        return EventStream(_stream(served, streams, finish), streams, error_event)
-    outcomes = planned.in_order(await context.run(served, planned.tasks, until, "inputs"))
+        return EventStream(_stream(served, planned, streams, finish), streams, error_event)
+    outcomes = raise_if_all_failed(planned.in_order(await context.run(served, planned.tasks, until, "inputs")))
     if request.all_or_nothing:
         raise_first_failure(outcomes)
     results = [outcome for outcome in outcomes if isinstance(outcome, Generated)]
@@ -107,7 +114,10 @@ async def next_token(request: schemas.NextTokenRequest, context: Context) -> Res
     record = context.record
     until = deadline(request.timeout_ms, record.arrival, context.settings)
     characters = len(request.source) + len(request.prefix) + sum(map(len, request.prefix_tokens or ()))
-    served, task = await context.plan(request.model, characters, until, lambda served: plan_next_token(request, served))
+    characters += _phrase_characters(request)
+    served, task = await context.plan(
+        request.model, characters, until, lambda served: plan_next_token(request, served, context.settings)
+    )
     record.log_fields |= {"source_tokens": len(task.source), "target_tokens": len(task.prefix)}
     if context.settings.log_texts:
         record.log_fields |= {"source": request.source, "prefix": request.prefix_tokens or request.prefix}
@@ -199,29 +209,48 @@ async def metrics(context: Context) -> Response:
     return Response(body, headers={"content-type": content_type})
 
 
+def _phrase_characters(request: schemas.GenerateRequest | schemas.NextTokenRequest) -> int:
+    terms = request.terms or () if isinstance(request, schemas.GenerateRequest) else ()
+    targets = [text for term in terms for text in term.target]
+    return sum(map(len, (*(request.forbid or ()), *(request.choices or ()), *targets)))
+
+
 async def _stream(
-    served: ServedModel, streams: TaskStreams, finish: Callable[[list[Outcome]], Json]
+    served: ServedModel, planned: Plan, streams: TaskStreams, finish: Callable[[list[Outcome]], Json]
 ) -> AsyncIterator[bytes]:
-    """Token events as tokens are agreed on, then the whole answer."""
-    text = StreamedText(served)
-    while isinstance(event := await streams.next(0), NewTokens):
-        yield b"".join(server_sent("token", token) for token in text.add(event))
-    result = cast(Generated, event)
-    tokens = b"".join(server_sent("token", token) for token in text.finish(result.hypotheses[0]))
-    yield tokens + server_sent("done", finish([result]))
+    """Token events as tokens are agreed on, text events for what is between them, then the whole answer."""
+    text = StreamedDocument(served, planned)
+    outcomes: list[Outcome] = []
+    for place in range(len(planned.tasks)):
+        late = b"".join(map(_text_event, text.begin()))
+        while isinstance(event := await streams.next(place), NewTokens):
+            yield late + b"".join(map(_text_event, text.add(event)))
+            late = b""
+        outcomes.append(event)
+        late += b"".join(map(_text_event, text.finish(event)))
+        if place < len(planned.tasks) - 1:
+            yield late
+    rest = b"".join(map(_text_event, text.end()))
+    yield (late if planned.tasks else b"") + rest + server_sent("done", finish(planned.in_order(outcomes)))
+
+
+def _text_event(event: Json) -> bytes:
+    return server_sent("token" if "token" in event else "text", event)
 
 
 def _finish_generate(
     context: RequestContext,
     request: schemas.GenerateRequest,
     served: ServedModel,
-    planned: PlannedTexts,
+    planned: Plan,
     outcomes: list[Outcome],
     check: Check,
 ) -> Json:
     """The whole answer; also adds what the request's log line says of it."""
     record = context.record
-    content = generate_content(served, planned.tasks, outcomes, request.logprobs, record.id, check, planned.unknown)
+    content = generate_content(
+        served, planned.tasks, outcomes, request.logprobs, record.id, check, planned.unknown, planned.detected
+    )
     record.log_fields |= {"inputs": len(outcomes), **content["usage"], **content["timing"]}
     failed = sum(isinstance(outcome, Exception) for outcome in outcomes)
     if failed:

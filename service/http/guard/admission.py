@@ -18,7 +18,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PROXIED = "attendant.proxied"  # in a scope: the request came through a proxy that would pass it to any replica
 
 
-async def admit(scope: Scope, policy: Policy) -> None:
+async def admit(scope: Scope, policy: Policy, key_in_body: bool = False) -> None:
     """Refuse a request that may not reach the handler; else read its body, within its limits."""
     record = record_of(scope)
     record.policy = policy
@@ -31,18 +31,21 @@ async def admit(scope: Scope, policy: Policy) -> None:
     if CONTROL.search(record.path):  # no path of ours, although routes ignore a line feed at the end: a key is enough
         check_key(scope, policy if policy.access is Access.OPEN else Policy(Access.API_KEY))
         raise nothing_at(ascii(record.path[:100]))
-    check_key(scope, policy)
-    if policy.names_model:
+    if not key_in_body:  # else the caller checks it, once the body is read
+        check_key(scope, policy)
+    if policy.names_model and not key_in_body:
         scope["app"].state.parts.clients.admit(record.client)
     body: Body = scope["attendant.body"]
     await body.read()
     record.mark("read")
 
 
-def check_key(scope: Scope, policy: Policy) -> None:
+def check_key(scope: Scope, policy: Policy, authorization: bytes | None = None) -> None:
+    """`authorization` is given where it is not in the header of this name."""
     keys: Keys = scope["app"].state.parts.keys
     record = record_of(scope)
-    record.client = keys.check(policy.access, record.headers.get(b"authorization", b""))
+    given = record.headers.get(b"authorization", b"") if authorization is None else authorization
+    record.client = keys.check(policy.access, given)
 
 
 def nothing_at(path: str) -> NotFoundError:

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope
 
 from attendant.service.errors import BodyTooLargeError, InvalidJSONError
 from attendant.service.http.errors import BodyTimeoutError, UnsupportedEncodingError
+from attendant.service.http.guard.record import WATCH_DISCONNECT
 from attendant.service.memory import Holding
 
 JSON_LENGTH = b"inference-header-content-length"  # bytes of JSON, where binary tensors follow it (V2)
@@ -35,6 +36,7 @@ class Body:
 
     def __init__(self, scope: Scope, receive: Receive, limit: int, seconds: float, memory: Holding) -> None:
         self._receive, self._seconds, self._memory = receive, seconds, memory
+        self.watch_disconnect = scope.get(WATCH_DISCONNECT)  # None: of another server, which tells it by `receive`
         self._limit = min(limit, memory.capacity // PARSING)
         headers = {name: value for name, value in scope["headers"] if name in HEADERS}
         self._declared = headers.get(b"content-length", b"")

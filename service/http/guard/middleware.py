@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,7 +26,7 @@ from attendant.service.http.errors import (
 from attendant.service.http.guard.body import Body
 from attendant.service.http.guard.clients import Clients
 from attendant.service.http.guard.headers import check_headers
-from attendant.service.http.guard.record import ANSWER_LEFT, Record, Traffic
+from attendant.service.http.guard.record import ANSWER_LEFT, WATCH_DISCONNECT, Record, Traffic
 from attendant.service.memory import Holding, MemoryAccount
 from attendant.service.requests.content import encode, opaque_error
 from attendant.service.settings import Settings
@@ -36,6 +37,7 @@ CLIENT_GONE = 499  # in the log only: there was nobody to answer
 # What ends the connection: framing that is in doubt; and behind a balancer the next one may reach another server.
 CLOSING = BodyTimeoutError | InvalidHTTPError | NotReadyError | UnsupportedTransferError
 JSON_TYPE = (b"content-type", b"application/json")
+OF_CONNECTION = (ANSWER_LEFT, WATCH_DISCONNECT)  # what its connection puts into a request's scope
 
 log = logging.getLogger("attendant")
 
@@ -51,8 +53,11 @@ class Middleware:
         traffic: Traffic,
         clients: Clients,
         memory: MemoryAccount,
+        direct: Mapping[tuple[str, str], ASGIApp],
     ) -> None:
+        """`direct` answers some methods and paths, guarded as all are, without the router's way to the same handler."""
         self._app, self._settings, self._metrics, self._traffic = app, settings, metrics, traffic
+        self._direct = direct
         self._clients, self._memory = clients, memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +72,7 @@ class Middleware:
         self._traffic.active += 1
         try:
             check_headers(scope)
-            await self._app(_with_json_body(scope), body, send)
+            await self._direct.get((record.method, record.path), self._app)(_with_json_body(scope), body, send)
             if ANSWER_LEFT in scope and not await scope[ANSWER_LEFT]():
                 record.outcome = "unsent"
         except (CancelledError, ClientDisconnect):
@@ -81,6 +86,8 @@ class Middleware:
             record.outcome, record.status = "cancelled", record.status or CLIENT_GONE
             raise
         finally:
+            for name in (*OF_CONNECTION, "attendant.body"):  # they refer to the scope: only a collection would free it
+                scope.pop(name, None)
             memory.close()
             self._traffic.active -= 1
             self._end(record, body)

@@ -18,6 +18,9 @@ from attendant.service.http.guard.route_path import route_path
 from attendant.service.watch.metrics import NO_MODEL, OUTCOMES
 
 ANSWER_LEFT = "attendant.answer_left"  # in a scope: waits until the answer has left; whether it has
+WATCH_DISCONNECT = (
+    "attendant.watch_disconnect"  # in a scope: takes what to call once the client has left; ends the watch
+)
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 ID_BITS = 96
 _random = random.Random()  # for ids: asking the system for each would release the GIL

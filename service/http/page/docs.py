@@ -7,6 +7,7 @@ and `/docs/index.html`, which is the same page, asks for the key.
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -49,9 +50,18 @@ def file(name: str, request: Request) -> Response:
         raise NotFoundError(f"There is nothing at /docs/{name[:100]}; /docs is the page.")
     content = (DIRECTORY / f"{name}.gz").read_bytes()
     headers = {"cache-control": CACHED, "vary": "accept-encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if takes_gzip(request.headers.get("accept-encoding", "")):
         return Response(content, media_type=FILES[name], headers={**headers, "content-encoding": "gzip"})
     return Response(gzip.decompress(content), media_type=FILES[name], headers=headers)
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether Accept-Encoding names gzip, and not with a weight of 0."""
+    for member in accepted.lower().split(","):
+        coding, _, weight = member.partition(";")
+        if coding.strip() in ("gzip", "x-gzip"):
+            return re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight) is None
+    return False
 
 
 @router.get("/openapi.json")

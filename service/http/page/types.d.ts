@@ -2,7 +2,7 @@
 
 interface Place { start: number | null; end: number | null } // in characters; null: a token without text
 
-interface Token extends Place { id?: number; index?: number; text: string }
+interface Token extends Place { id?: number; index?: number; text: string; token?: string }
 
 interface TokenizedText { text: string; tokens: Token[] }
 
@@ -25,6 +25,9 @@ interface Answer {
 
 interface Candidate { id: number; token: string; text: string; logprob: number | null }
 
+/** An array of values from within the model. */
+interface Included { name: string; axes: string[]; places: string[]; shape: number[]; values: any }
+
 interface Attention {
   kind: string;
   rows: "source" | "target";
@@ -42,6 +45,12 @@ interface Explained {
   steps: { id: number; text: string; logprob: number; entropy: number; alternatives: { id: number; text: string; logprob: number }[] }[];
   attention: Attention[];
   attention_precision: string;
+  included: (Included & { of: string })[];
+  structure: { norm: string; activation: string; score: string; added_positions: string[] } | null;
+  neighbours: { side: string; tokens: (Token & { nearest: (Token & { cosine: number })[] })[] }[];
+  plane: { share: number; points: { id: number; text: string; x: number; y: number }[] };
+  ablated: { text: string; tokens: string[]; logprobs: number[]; finish_reason: string; steps: Explained["steps"] };
+  hypotheses: Hypothesis[] | null;
   alignment: {
     layer: number; heads: number[]; method: string; chosen_by: string; pairs: string;
     words: { source: Place; target: Place }[];
@@ -78,6 +87,7 @@ interface Info {
   limits: { max_beam_size: number; max_rows: number; max_explain_values: number };
   languages: Languages;
   examples: string[];
+  description?: string | null;
 }
 
 /** What is known of the model, and what was asked for the source that is shown. */
@@ -100,9 +110,10 @@ interface State {
   model: string | null; from: string | null; to: string | null;
   target: string[] | null;
   tab: string;
-  walk: string[]; done: number; t: number; p: number;
+  walk: string[] | null; done: number; t: number; p: number;
   kind: string; layer: number; head: number;
   align: string | null; step: number | null;
+  off: string[]; side: string; column: number; offset: number;
   source2: string; given: string; given2: string;
   lang: string | null; theme: string | null;
 }

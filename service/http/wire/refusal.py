@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http
 import json
+from email.utils import formatdate
 
 from attendant.service.http.guard.record import new_id
 
@@ -21,5 +22,7 @@ def probed(status: str) -> bytes:
 
 def _answer(status: int, content: bytes, request_id: str, more: bytes = b"") -> bytes:
     line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\nx-request-id: {request_id}\r\n".encode()
-    headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(content)
+    date = formatdate(usegmt=True).encode()  # which 2xx and 4xx must have (RFC 9110, 6.6.1)
+    headers = b"date: %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+    headers %= (date, len(content))
     return line + headers + more + b"\r\n" + content

@@ -20,7 +20,7 @@ COPIES = [
     ("deploy/Dockerfile", rf'image\.version="{NUMBER}"', 1),
     ("deploy/kubernetes/base/deployment.yaml", IMAGE, 1),
     ("deploy/kubernetes/overlays/hpa/kustomization.yaml", rf"{IMAGE}|newTag: {NUMBER}", 2),
-    ("docs/deploy.md", IMAGE, 6),
+    ("docs/deploy.md", IMAGE, 9),
     ("docs/api.md", rf'"version":"{NUMBER}"', 1),
 ]
 

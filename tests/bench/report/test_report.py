@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench.http.serving import better, headline, unequal_lengths
+from bench.http.servers import ctranslate2
+from bench.http.serving import best_way, better, headline, unequal_lengths, way_of
 from bench.report.machine import cpu_kind
 from bench.report.record import RESULTS, facts, write_json, write_record
 from bench.report.report import INTRODUCTION, PAGE, SECTIONS, page
@@ -248,3 +249,25 @@ def test_a_table_has_a_line_for_each_row() -> None:
 
 def test_a_goal_can_be_a_ceiling() -> None:
     assert [verdict(1, 2), verdict(1, 2, most=True), verdict(1, None)] == ["no", "yes", ""]
+
+
+def test_the_best_way_to_serve_can_be_started_again_from_what_was_written() -> None:
+    models = {"fp32": Path("f"), "int8": Path("i")}
+    tried = [
+        {"way": "fp32, 1 x 2 threads", "requests_per_second": 1.0},
+        {"way": "int8, 2 x 1 threads", "requests_per_second": 2.0},
+    ]
+    assert way_of(best_way(tried), models, 2) == ctranslate2(Path("i"), "int8", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--seconds 2 --parts 16 64 --rounds 3", "--seconds 2 --rounds 3"),
+        ("--parts peers", ""),
+        ("--rounds 3", "--rounds 3"),
+    ],
+)
+def test_a_measurement_in_parts_is_told_as_one_command(given: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", *given.split()])
+    assert facts("bench.module")["command"] == f"python -m bench.module {told}".strip()

@@ -22,8 +22,12 @@ from attendant.model.text.tokenizer import BOS, EOS, PAD
 from attendant.model.transformer import AttentionWeights, Transformer
 from tests.support.small_models import FOREIGN, make_foreign_model, make_model, with_random_biases
 
-GRID = list(itertools.product(*(CHOICES[name] for name in ("score", "positions", "norm", "activation"))))
+NAMES = ("score", "positions", "norm")
+GRID = list(itertools.product(*(CHOICES[name] for name in NAMES), ("relu", "gated_gelu")))
 SHAPES: list[dict[str, Any]] = [
+    *({"activation": activation} for activation in CHOICES["activation"]),
+    {"norm_kind": "rms", "embedding_norm": True},
+    {"head_size": 24, "positions": "relative"},
     {"bias": False},
     {"bias": False, "norm": "pre"},
     {"heads": 1},

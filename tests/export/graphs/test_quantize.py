@@ -73,5 +73,6 @@ def test_int8_is_near_f32(changes: dict[str, Any]) -> None:
         proto = build_variant_graph(variant, "full", model.config, arrays_of(model))
         session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
         found[variant] = session.run(["logprobs"], feeds)[0]
-    assert np.abs(found["int8"] - found["fp32"]).max() < 0.3
+    gated = model.config.activation.startswith("gated")  # which multiplies two rounded products with each other
+    assert np.abs(found["int8"] - found["fp32"]).max() < (0.5 if gated else 0.3)
     assert not np.array_equal(found["int8"], found["fp32"])

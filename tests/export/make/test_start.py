@@ -75,7 +75,7 @@ def test_a_certificate_holds_answers_after_the_start_tokens_with_their_log_proba
         source = sample["source_ids"]
         greedy = reference.greedy(trained.model, source, limit - len(START), tuple(START))
         assert sample["greedy"]["ids"] == [*START, *greedy.ids]
-        assert sample["greedy"]["logprobs"][len(START) :] == list(greedy.logprobs)
+        assert sample["greedy"]["logprobs"][len(START) :] == pytest.approx(list(greedy.logprobs), abs=1e-4)
         for search in ("greedy", "beam"):
             ids, logprobs = sample[search]["ids"], sample[search]["logprobs"]
             assert ids[: len(START)] == START
@@ -83,7 +83,7 @@ def test_a_certificate_holds_answers_after_the_start_tokens_with_their_log_proba
             targets = [*ids, 3][: len(logprobs)]
             scores = [reference.next_logprobs(trained.model, source, tuple(targets[:i])) for i in range(len(targets))]
             assert logprobs == pytest.approx(
-                [score[token] for score, token in zip(scores, targets, strict=True)], abs=1e-5
+                [score[token] for score, token in zip(scores, targets, strict=True)], abs=1e-4
             )
         [answer] = decode_all(trained.model, [source], 4, max_length=limit, start=START)
         assert len(answer) == len(sample["beam"]["ids"]) - len(START)

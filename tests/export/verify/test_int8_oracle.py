@@ -221,6 +221,7 @@ def test_the_reference_shares_no_code_with_the_graph_builder() -> None:
         "__future__",
         "copy",
         "collections.abc",
+        "contextlib",
         "torch",
         "attendant.model.attention",
         "attendant.model.config",

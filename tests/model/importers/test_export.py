@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from tokenizers import Tokenizer, models
 
 from attendant import main
 from attendant.export.bundle import read_bundle
@@ -14,12 +17,16 @@ from attendant.export.make.samples import read_samples
 from attendant.export.runner import GraphStepper, Runner
 from attendant.export.verify.torch_checks import check_origin
 from attendant.model import checkpoint
+from attendant.model.errors import ConfigError
 from attendant.model.importers.formats import marian
+from attendant.model.importers.imported import ImportedModel
 from attendant.model.search.decode import decode_all, decode_sources
 from attendant.model.text.tokenizer import learn
+from attendant.model.transformer import Transformer
 from attendant.service.engine.engine import examples_of
 from tests.model.importers.test_marian import make_marian
 from tests.support.foreign import OTHER, WORDS, sentences
+from tests.support.small_models import make_model
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +157,25 @@ def test_a_precision_that_is_required_and_not_written_is_bad_usage(
 ) -> None:
     assert export_both(imported, imported / "none", "--require", "int8", "--precision", "fp32") == 2
     assert "--require int8 needs --precision int8 too" in capsys.readouterr().err
+
+
+def as_imported(model: Transformer, **generation: Any) -> ImportedModel:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}))
+    return ImportedModel(model.config, checkpoint.weights_of(model), tokenizer, tokenizer, {}, generation)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_a_model_of_fewer_positions_answers_the_same(positions: str) -> None:
+    whole = make_model(max_length=40, positions=positions)
+    found = as_imported(whole, max_length=30, min_length=2)
+    found.keep_positions(12)
+    assert (found.config.max_length, found.generation) == (12, {"max_length": 12, "min_length": 2})
+    source, target = torch.full((1, 12), 5), torch.full((1, 12), 6)
+    with torch.inference_mode():
+        assert torch.equal(found.load()(source, target), whole(source, target))
+
+
+@pytest.mark.parametrize("count", [7, 41])
+def test_positions_that_the_model_has_not_are_refused(count: int) -> None:
+    with pytest.raises(ConfigError, match=rf"--max-length takes 8 to 40, .* not {count}\."):
+        as_imported(make_model(max_length=40)).keep_positions(count)

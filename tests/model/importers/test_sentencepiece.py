@@ -54,8 +54,8 @@ def test_tokens_that_are_no_pieces_are_never_produced_but_decoded(tmp_path: Path
     assert backend.decode([outside + 1, outside]) == "the of"
 
 
-def test_byte_fallback_is_refused(tmp_path: Path) -> None:
-    path = train_spm(tmp_path / "a.spm", WORDS, byte_fallback=True, vocab_size=300)
+def test_byte_fallback_of_bpe_is_refused(tmp_path: Path) -> None:
+    path = train_spm(tmp_path / "a.spm", WORDS, "bpe", byte_fallback=True, vocab_size=300)
     problems = Problems(path)
     assert sentencepiece.read(path, problems) is None
     assert "byte_fallback" in problems.found[0]

@@ -45,7 +45,7 @@ def test_a_hundred_calls_wait_without_a_thread_each(model: Model, http: Service)
         calls = [asyncio.ensure_future(model.generate_async(text)) for text in TEXTS * 25]
         while http.engine.count_running() < len(calls):
             await asyncio.sleep(0)
-        assert threading.active_count() == before
+        assert threading.active_count() <= before  # one of another test may have ended
         http.engine.resume()
         return await asyncio.gather(*calls)
 

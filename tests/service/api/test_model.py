@@ -21,6 +21,7 @@ from attendant.service.requests.schemas import GenerateRequest, NextTokenRequest
 from tests.support.serving import Service
 
 ROOT = Path(__file__).parents[3]
+WHERE_THEY_APPLY = {"terms_met", "segments"}  # empty here, and absent over HTTP
 OVER_HTTP_ONLY = {"stream", "logprobs"}  # log-probabilities are always there
 
 
@@ -28,6 +29,7 @@ def as_json(output: Output) -> dict[str, Any]:
     """As HTTP has it where tokens are texts already, and are not repeated."""
     rows = [asdict(hypothesis) for hypothesis in output.hypotheses]
     assert all(row.pop("token_texts") == row["tokens"] for row in rows)
+    rows = [{name: found for name, found in row.items() if name not in WHERE_THEY_APPLY or found} for row in rows]
     return {"hypotheses": [{**row, "tokens": list(row["tokens"]), "logprobs": list(row["logprobs"])} for row in rows]}
 
 

@@ -573,7 +573,7 @@ def test_no_more_records_are_read_than_may_wait(engine: FakeEngine) -> None:
             read += 1
             yield "cat", 3
 
-    found = answered(engine, records(), lambda text: ([plan_text(request, served, text, 0)], None), 8)
+    found = answered(engine, records(), lambda text: (plan_text(request, served, text, 0).tasks, None), 8)
     consumer = threading.Thread(target=lambda: sum(1 for _ in found))
     consumer.start()
     wait_for(lambda: read >= 8)
@@ -625,14 +625,13 @@ def test_a_run_says_how_far_it_is_and_how_much_it_did(
     assert lines[-1] == f"64 lines in 7 shards in {out}."
 
 
-def test_a_full_queue_is_waited_for_and_a_request_that_never_fits_is_set_aside(
+def test_a_full_queue_is_waited_for_and_a_request_that_is_larger_than_it_is_decoded_in_parts(
     tmp_path: Path, bulk: Bulk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collect, "RETRY_SECONDS", 0.001)
     path = tmp_path / "batch.jsonl"
     lines = [batch_line("large", ["cat"] * 1025), *(batch_line(str(i), ["cat"] * 600) for i in range(4))]  # type: ignore[arg-type]
     path.write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(SetAsideError, match="1 of 5"):
-        bulk([path], "--format", "openai")
+    bulk([path], "--format", "openai")
     found = [json.loads(line) for line in (tmp_path / "out/part-00000.jsonl").read_bytes().splitlines()]
-    assert [len(each["response"]["body"].get("choices", ())) for each in found] == [0, 600, 600, 600, 600]
+    assert [len(each["response"]["body"].get("choices", ())) for each in found] == [1025, 600, 600, 600, 600]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from attendant.cli import Parser
+from attendant.common import hardware
 from attendant.export.bundle import Bundle, BundleError, Variant
-from attendant.service import hardware
 from attendant.service.commands import info as room
 from attendant.service.commands.info import (
     describe_bundle,

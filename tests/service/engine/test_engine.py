@@ -16,6 +16,10 @@ from attendant.export.bundle import Bundle
 from attendant.model.search import reference
 from attendant.model.transformer import Transformer
 from attendant.service.engine.engine import Engine
+from attendant.service.engine.search.constraints.choices import Choices
+from attendant.service.engine.search.constraints.constraints import Constraints
+from attendant.service.engine.search.constraints.forbidden import Forbidden, chain
+from attendant.service.engine.search.constraints.terms import Form, Term
 from attendant.service.engine.tasks import (
     Distribution,
     EarlyStopping,
@@ -149,8 +153,15 @@ def a_task() -> st.SearchStrategy[Task]:
         top_p=st.sampled_from([None, 0.8]),
         seed=st.integers(0, 99),
     )
+    phrase = st.lists(st.integers(4, 10), min_size=1, max_size=2).map(tuple)
+    phrases = st.lists(phrase, min_size=1, max_size=2)
+    forbidden = phrases.map(lambda found: Constraints(forbidden=Forbidden(map(chain, found))))
+    choices = phrases.map(lambda found: Constraints(choices=Choices(found)))
+    terms = phrases.map(lambda found: Constraints(terms=tuple(Term((Form(ids, ""),)) for ids in found)))
     return st.one_of(
         st.builds(Generate, source=source, options=beams, prefix=prefix),
+        st.builds(Generate, source=source, options=beams, constraints=terms | forbidden | choices),
+        st.builds(Generate, source=source, options=samples, constraints=forbidden | choices),
         st.builds(Generate, source=source, options=samples, prefix=prefix),
         st.builds(NextToken, source=source, prefix=prefix),
         st.builds(Score, source=source, target=prefix),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from attendant.common.hardware import available_cpus
 from attendant.export.bundle import Bundle
 from attendant.model.transformer import Transformer
 from attendant.service.engine import resources as resources_module
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.tasks import Generate, Generated
 from attendant.service.errors import InvalidFieldError, NotReadyError, QueueFullError, StartError
-from attendant.service.hardware import available_cpus
 from tests.support.engines import (
     LONG,
     SOURCES,

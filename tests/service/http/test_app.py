@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from attendant.export.bundle import BundleError
 from attendant.service.errors import StartError
+from attendant.service.http import app
 from attendant.service.http.app import create_app
 from attendant.service.settings import Settings
 from tests.support.fake_engine import FakeEngine, make_bundle
@@ -231,3 +232,20 @@ def test_draining_refuses_the_new_and_finishes_the_accepted(tmp_path: Path) -> N
         assert service.registry.get_sample_value("attendant_ready") == 0
         service.engine.resume()
         assert asked.result().status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/next-token", "/v1/score", "/v1/completions"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"inputs": "cat", "none": 1}', b"null"])
+@pytest.mark.parametrize("key", ["key", "wrong"])
+def test_a_busy_route_refuses_the_same_with_and_without_the_router(
+    path: str, body: bytes, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+    for direct in (app.direct_applications, lambda _: {}):
+        monkeypatch.setattr(app, "direct_applications", direct)
+        with in_process(tmp_path / str(len(answers)), api_keys=("key",)) as service:
+            answer = service.client.post(path, content=body, headers={"Authorization": f"Bearer {key}"})
+            answers.append((answer.status_code, answer.json()))
+    assert answers[0] == answers[1]
+    assert answers[0][0] == (401 if key == "wrong" else answers[0][0])
+    assert answers[0][0] >= 400

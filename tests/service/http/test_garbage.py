@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from attendant.service.http.guard.record import Record
 from tests.support.fake_engine import FakeEngine, make_bundle
-from tests.support.serving import Running, wait_for
+from tests.support.serving import Running, running, wait_for
 
 PROGRAM = """
 import gc, weakref
@@ -36,6 +41,21 @@ assert gone() is None, "a model that has gone is not freed"
 def test_what_stays_is_left_alone_and_what_requests_leave_is_freed() -> None:
     """In a process of its own: the collector is the process's."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("body", ['{"inputs": "cat"}', '{"inputs": ["cat", "dog"]}'])
+def test_what_a_request_held_is_freed_at_its_end_without_a_collection(body: str, tmp_path: Path) -> None:
+    with running(tmp_path) as (server, _):
+        gc.disable()
+        try:
+            with closing(server.connect()) as connection:
+                for _ in range(10):
+                    connection.request("POST", "/v1/generate", body)
+                    connection.getresponse().read()
+            held = [each for each in gc.get_objects() if type(each) is Record]  # isinstance asks each for its __class__
+            assert len(held) <= 2  # a connection has its last request, and one may be ending
+        finally:
+            gc.enable()
 
 
 def test_the_server_settles_once_it_is_ready_and_whenever_an_engine_has_come_or_gone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +23,7 @@ from attendant.export.bundle import BundleError
 from attendant.model.text.tokenizer import learn
 from attendant.service.errors import DeadlineError
 from attendant.service.http.app import create_app
+from attendant.service.http.openapi import BODIES
 from attendant.service.requests import schemas
 from attendant.service.requests.explain_schemas import ExplainResponse
 from attendant.service.settings import Settings
@@ -165,11 +167,12 @@ def generated_client(document: dict[str, Any], tmp_path_factory: pytest.TempPath
 
 def test_a_generated_client_works(generated_client: ModuleType, server: Running) -> None:
     models = importlib.import_module("attendant_client.models")
+    api = importlib.import_module("attendant_client.api")  # a package for each group of endpoints
+    places = {each.name.rpartition(".")[2]: each.name for each in walk_packages(api.__path__, "attendant_client.api.")}
     with generated_client.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
 
         def call(operation: str, **arguments: Any) -> Any:
-            module = importlib.import_module(f"attendant_client.api.default.{operation}")
-            return module.sync(client=client, **arguments)
+            return importlib.import_module(places[operation]).sync(client=client, **arguments)
 
         answer = call("generate", body=models.GenerateRequest(inputs=["cat", "dog"], beam_size=2, num_hypotheses=2))
         assert [len(output.hypotheses) for output in answer.outputs] == [2, 2]
@@ -208,6 +211,21 @@ def test_the_page_of_the_document_needs_no_other_host(client: TestClient) -> Non
     assert client.get("/docs/other.js").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [
+        ("gzip", "gzip"),
+        ("br, GZIP;q=0.5", "gzip"),
+        ("gzip;q=0, identity", None),
+        ("gzip; q=0.0", None),
+        ("xgzip", None),
+    ],
+)
+def test_a_file_comes_compressed_to_whoever_takes_it(accepted: str, coding: str | None, client: TestClient) -> None:
+    answer = client.get("/docs/swagger-ui.css", headers={"Accept-Encoding": accepted})
+    assert answer.headers.get("content-encoding") == coding
+
+
 def test_the_page_of_the_document_is_open_and_the_document_is_not(client: TestClient) -> None:
     for path in ("/docs/index.html", "/docs/docs.js"):
         answer = client.get(path)
@@ -234,3 +252,20 @@ def test_a_wrong_method_is_told_all_that_the_path_takes(document: dict[str, Any]
         error = json.loads(answer.read())["error"]
         assert error if path.startswith("/v2") else error["message"]
         connection.close()
+
+
+def test_every_endpoint_is_in_a_group_that_is_described_and_has_an_example(document: dict[str, Any]) -> None:
+    groups = {group["name"] for group in document["tags"] if group["description"]}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert set(operation["tags"]) <= groups
+            assert "curl http://127.0.0.1:8000/" in operation["description"], path
+
+
+@pytest.mark.parametrize("path", [path for path in BODIES if not path.startswith("/v2")])
+def test_the_example_of_an_endpoint_is_a_request_that_it_takes(path: str, tmp_path: Path) -> None:
+    with in_process(tmp_path) as service:
+        answer = service.client.post(path, json=BODIES[path])
+        assert answer.status_code in (200, 404), (
+            answer.text
+        )  # 404: the model of the example is not the one of this test

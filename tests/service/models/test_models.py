@@ -103,7 +103,7 @@ def test_models_are_listed_with_their_sizes_states_and_languages(tmp_path: Path)
         service.generate("a")
         plain, nllb, torn = service.listed()
         assert [model["state"] for model in (plain, nllb, torn)] == ["loaded", "unloaded", "failed"]
-        assert plain["sizes"] == nllb["sizes"]
+        assert plain["sizes"] == nllb["sizes"] | {"head_size": 0}
         assert (plain["sizes"]["d_model"], plain["languages"]["source"]) == (16, [])
         assert (nllb["languages"]["source"], nllb["languages"]["target"]) == (["de", "fr"], ["de", "fr"])
         assert nllb["languages"]["default_source"] == "de"

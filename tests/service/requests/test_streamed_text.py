@@ -13,7 +13,7 @@ from tokenizers import decoders, models
 
 from attendant.model.importers.files.sentencepiece import decoder as sentencepiece_decoder
 from attendant.service.engine.tasks import Hypothesis, NewTokens
-from attendant.service.requests.content import StreamedText
+from attendant.service.requests.streamed import StreamedText
 from attendant.service.text.tokenizer import UNFINISHED
 
 SPECIAL = ["<pad>", "<unk>", "<bos>", "<eos>"]

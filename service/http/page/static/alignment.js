@@ -14,7 +14,7 @@ export async function alignment(panel) {
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
   const explained = await explain(stepsWanted());
   const found = explained.alignment;
-  const how = t("alignmentBy", { layer: found.layer, heads: found.heads.join(", "), method: t(found.method) });
+  const how = t("alignmentBy", { layer: found.layer + 1, heads: found.heads.map((head) => head + 1).join(", "), method: t(found.method) });
   const methods = [["", t("methodBundle")], ["argmax", t("argmax")], ["mutual", t("mutual")]];
   return fill(
     panel, h("div", { class: "options" }, field(t("method"), select(methods, state.align ?? "", (align) => update({ align: align || null })))),

@@ -60,6 +60,15 @@ async function send(path, body, signal) {
   throw await refusal(answer);
 }
 
+/** What is wrong with the text, in words of the page: the service names fields of its requests. */
+function own({ message = "", field = "" }) {
+  if (!/^(inputs|source)(\[0\])?$/.test(field ?? "")) return null;
+  const lacks = /vocabulary lacks: (.*); leave/.exec(message);
+  if (lacks) return t(lacks[1].includes("' '") ? "lacksSpace" : "lacks", { what: lacks[1].replaceAll("' '", "␣") });
+  const long = /has (\d+) tokens; .* at most (\d+)/.exec(message);
+  return long ? t("tooLong", { n: long[1], most: long[2] }) : null;
+}
+
 async function refusal(answer) {
   let error = {};
   try {
@@ -71,7 +80,7 @@ async function refusal(answer) {
     return new Failure(t(key ? "wrongKey" : "needKey"), 401);
   }
   const again = answer.headers.get("retry-after");
-  const sentence = error.message || t("status", { status: answer.status });
+  const sentence = own(error) ?? (error.message || t("status", { status: answer.status }));
   return new Failure(again ? `${sentence} ${t("again", { seconds: again })}` : sentence, answer.status, error.field);
 }
 

@@ -7,7 +7,7 @@ import { t } from "./i18n.js";
 import { state, update } from "./state.js";
 import { nameOf, tokenText } from "./text.js";
 
-const KINDS = ["cross", "encoder", "decoder"];
+export const KINDS = ["cross", "encoder", "decoder"];
 
 export async function attention(panel, signal) {
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
@@ -24,7 +24,7 @@ const withHeads = (found) => (found.shape[1] < found.heads.length ? { ...found, 
 
 function controls(found) {
   const layers = (session.info?.bundle.sizes[state.kind === "encoder" ? "encoder_layers" : "decoder_layers"]) ?? found.layers.length;
-  const range = (count) => Array.from({ length: count }, (_, i) => [String(i), String(i)]);
+  const range = (count) => Array.from({ length: count }, (_, i) => [String(i), String(i + 1)]); // people count from 1
   return h(
     "div", { class: "options" },
     field(t("kind"), select(KINDS.map((kind) => [kind, t(kind)]), state.kind, (kind) => update({ kind }))),
@@ -150,13 +150,19 @@ function heads(view, found) {
       paint(canvas.getContext("2d"), 0, 0, cell, bitmap(rows.length, columns.length, (row, column) => w.at(i, k, row, column)));
       const isChosen = layer === found.layers[view.layer] && head === state.head;
       maps.push(h("button", {
-        type: "button", class: isChosen ? "small-map chosen" : "small-map", "aria-pressed": String(isChosen), "aria-label": t("headName", { layer, head }),
+        type: "button", class: isChosen ? "small-map chosen" : "small-map", "aria-pressed": String(isChosen), "aria-label": t("headName", { layer: layer + 1, head: head + 1 }),
         on: { click: () => update({ layer, head }) },
-      }, canvas, h("span", {}, `${layer}.${head}`)));
+      }, canvas, h("span", {}, `${layer + 1}.${head + 1}`)));
     });
   });
   const grid = h("div", { class: "grid", vars: { "--heads": found.heads.length } }, maps);
   return h("div", { class: "heads" }, h("h3", {}, t("allHeads")), grid);
+}
+
+/** What the colours mean: they go with the square root, so that small weights can be seen. */
+function scale() {
+  const steps = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1];
+  return h("p", { class: "scale small" }, h("span", { class: "label" }, t("scale")), steps.map((p) => h("span", { class: "scale-step", vars: { "--weight": Math.sqrt(p).toFixed(3) } }, percent(p))));
 }
 
 function legend(found, explained) {
@@ -165,5 +171,5 @@ function legend(found, explained) {
     t("rowsAre", { rows: names[found.rows] ?? found.rows, columns: names[found.columns] ?? found.columns }),
     t("attentionCost", { precision: explained.attention_precision, ms: Math.round(explained.timing.attention_ms) }),
   ];
-  return h("p", { class: "faint small" }, parts.join(" · "));
+  return h("div", {}, scale(), h("p", { class: "faint small" }, parts.join(" · ")));
 }

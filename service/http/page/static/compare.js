@@ -22,7 +22,7 @@ export function compare(panel, signal) {
     h("div", { class: "column" }, text("source2", `${t("source")} · ${t("second")}`), text("given2", `${t("target")} · ${t("second")}`)),
     h("div", { class: "actions" }, h("button", { class: "primary", type: "submit" }, t("compare"))),
   );
-  fill(panel, h("p", { class: "faint" }, t("compareIntro")), form, h("div", { class: "pair" }, sides));
+  fill(panel, form, h("div", { class: "pair" }, sides));
   if (state.source && (state.source2 || state.given || state.given2)) run();
 }
 

@@ -7,6 +7,7 @@ import { explainBody, generateBody, mapWanted, session, stepsWanted } from "./ge
 import { t } from "./i18n.js";
 import { nextBody } from "./nexttoken.js";
 import { state } from "./state.js";
+import { whatIfWanted } from "./whatif.js";
 import { treeBody } from "./tree.js";
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
@@ -29,6 +30,9 @@ export function commands() {
   if (state.tab === "compare") {
     found.push(command("/v1/explain", compareBody(state.source, state.given)), command("/v1/explain", compareBody(state.source2 || state.source, state.given2)));
   }
+  if (state.tab === "map" || state.tab === "head") found.push(command("/v1/explain", explainBody({ attention: ["encoder", "decoder", "cross"], include: ["structure", "qkv", "scores", "sums", "residual"] })));
+  if (state.tab === "whatif") found.push(command("/v1/explain", explainBody(whatIfWanted())));
+  if (state.tab === "embeddings") found.push(command("/v1/explain", explainBody({ attention: [], include: ["embeddings", "positions", "neighbours", "plane"] })));
   if (state.tab === "model") found.push(command(infoPath(), null), command("/metrics", null));
   return found;
 }

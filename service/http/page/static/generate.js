@@ -169,7 +169,7 @@ const aligned = () => (state.align ? { alignment_method: state.align } : {});
  * @returns {Promise<Explained>}
  */
 export function explain(wanted, signal = control.signal) {
-  const body = explainBody({ ...wanted, encoding: "uint8" });
+  const body = explainBody({ encoding: "uint8", ...wanted });
   const name = JSON.stringify(body);
   const known = session.kinds.get(name);
   if (known) return known;

@@ -4,21 +4,29 @@ import { onKeyWanted, sentenceOf, setKey } from "./api.js";
 import { alignment } from "./alignment.js";
 import { attention } from "./attention.js";
 import { compare } from "./compare.js";
-import { connect, dropUnknown, isStillServed, languages, notice, wantedModel } from "./connect.js";
+import { connect, dropUnknown, isStillServed, notice, wantedModel } from "./connect.js";
+import { drawOptions } from "./controls.js";
 import { copyText, showCurl } from "./curl.js";
-import { field, fill, find, h, keepFocus, select } from "./dom.js";
+import { fill, find, h, keepFocus } from "./dom.js";
+import { embeddings } from "./embeddings.js";
 import { drawResult, explainChosen, generate, isRunning, session, showError, stop } from "./generate.js";
+import { head } from "./head.js";
 import { LANGUAGES, language, t, translate } from "./i18n.js";
+import { about, intro, legendOf } from "./intro.js";
+import { map } from "./map.js";
 import { model } from "./model.js";
 import { nextToken } from "./nexttoken.js";
 import { saveHtml, savePng } from "./save.js";
-import { DEFAULTS, FRESH, link, onChange, readLink, state, update } from "./state.js";
+import { FRESH, link, onChange, readLink, state, update } from "./state.js";
 import { tree } from "./tree.js";
+import { whatIf } from "./whatif.js";
 
-const PARTS = { next: nextToken, attention, alignment, beam: tree, compare, model };
+const PARTS = { map, next: nextToken, attention, head, alignment, beam: tree, whatif: whatIf, embeddings, compare, model };
 const RUNS = ["mode", "beam", "count", "samples", "penalty", "temperature", "topp", "seed", "model", "from", "to"];
+const REDRAWN = new Set(["head", "whatif"]); // parts that are drawn anew for another step
 const AGAIN = 2000; // ms
-const DRAWN = ["lang", "theme", "tab", "model", "from", "to", "walk", "done", "kind", "layer", "head", "align"]; // in the part that is open
+const PAUSE = 400; // ms without a key, after which a text is answered
+const DRAWN = ["lang", "theme", "tab", "model", "from", "to", "walk", "done", "kind", "layer", "head", "align", "off", "side", "column", "offset"]; // in the part that is open
 let drawing = new AbortController(); // aborts what the part that is open has asked for
 
 async function drawPart() {
@@ -28,6 +36,8 @@ async function drawPart() {
   const panel = find("#panel");
   panel.setAttribute("aria-labelledby", `tab-${state.tab}`);
   const place = h("div", {});
+  fill(find("#intro"), intro(state.tab));
+  fill(find("#legend"), legendOf());
   panel.append(place);
   let isKept = true;
   try {
@@ -59,37 +69,6 @@ function moveTab(event) {
   find(`#tab-${state.tab}`).focus();
 }
 
-function drawOptions() {
-  const amount = (key, label, min, max, step) => field(t(label), h("input", { type: "number", name: key, min, max, step, value: state[key] ?? "", placeholder: key === "seed" ? t("anySeed") : "", on: { change: setAmount } }));
-  const modes = h("div", { class: "segments", role: "radiogroup", "aria-labelledby": "mode-name" }, ["greedy", "beam", "sample"].map((mode) => h("label", {}, h("input", { type: "radio", name: "mode", value: mode, checked: state.mode === mode, on: { change: () => update({ mode }) } }), h("span", {}, t(mode)))));
-  const search = h("div", { class: "field" }, h("span", { class: "label", id: "mode-name" }, t("mode")), modes);
-  const { max_beam_size: widest, max_rows: rows } = session.info?.limits ?? { max_beam_size: 32, max_rows: 32 };
-  const most = Math.min(widest, rows);
-  const byMode = {
-    greedy: [],
-    beam: [amount("beam", "beamSize", 1, most, 1), amount("count", "count", 1, most, 1), amount("penalty", "penalty", 0, 10, 0.1)],
-    sample: [amount("temperature", "temperature", 0.1, 5, 0.1), amount("topp", "topp", 0.05, 1, 0.05), amount("samples", "samples", 1, most, 1), amount("seed", "seed", 0, null, 1)],
-  };
-  keepFocus(find("#options"), () => fill(find("#options"), search, byMode[state.mode], choices()));
-}
-
-/** A number was typed; none is as by default. */
-function setAmount({ target: input }) {
-  update({ [input.name]: input.value === "" ? DEFAULTS[input.name] : Number(input.value) });
-  input.value = state[input.name] ?? "";
-}
-
-/** The model and its languages, where there is a choice. */
-function choices() {
-  const found = [];
-  const codes = languages();
-  const pick = (key, list, byDefault) => field(t(key), select([["", byDefault ?? "–"], ...list.map((code) => [code, code])], state[key] ?? "", (value) => update({ [key]: value || null })));
-  if (session.models.length > 1) found.push(field(t("model"), select(session.models.map(({ id }) => [id, id]), state.model ?? session.model, (id) => update({ model: id, from: null, to: null, walk: [], done: 0 }))));
-  if (codes.source.length) found.push(pick("from", codes.source, codes.default_source));
-  if (codes.target.length) found.push(pick("to", codes.target, codes.default_target));
-  return found;
-}
-
 function drawShell() {
   translate();
   document.documentElement.dataset.theme = state.theme ?? "";
@@ -99,6 +78,7 @@ function drawShell() {
   drawTabs();
   drawOptions();
   const chips = (session.info?.examples ?? []).map((text) => h("button", { type: "button", class: "chip", dir: "auto", on: { click: () => ask(text) } }, text));
+  fill(find("#about"), about());
   fill(find("#examples"), chips.length ? [h("span", { class: "label" }, t("examples")), chips] : []);
 }
 
@@ -127,7 +107,7 @@ async function changed(keys) {
     if (state.tab === "compare") generate(() => {}); // the output is of the source that is shown; else who changes it runs it
   } else if (has("target") && session.answer) explainChosen(drawPart);
   else if (has("lang") && session.answer) drawResult(drawPart);
-  else if (has(...DRAWN)) drawPart();
+  else if (has(...DRAWN) || (has("step") && REDRAWN.has(state.tab)) || (has("source2") && state.tab === "whatif")) drawPart();
 }
 
 async function run() {
@@ -158,11 +138,22 @@ async function start() {
     find("#key-form").hidden = true;
     drawShell();
     if (state.source) await run();
-    else await drawPart();
+    else await first();
   } catch (error) {
     showError(error);
     if (error.status === 503) setTimeout(start, AGAIN); // the model is still being loaded
   }
+}
+
+/** A first visit: the model's first example, so that there is something to see. It is not in the address. */
+async function first() {
+  const [example] = session.info?.examples ?? [];
+  const source = find("#source");
+  if (!example || source.value) return drawPart(); // or someone types already
+  source.value = example;
+  source.addEventListener("focus", () => { if (source.value === example) source.select(); }, { once: true }); // typing replaces it
+  Object.assign(state, { source: example });
+  return run();
 }
 
 function say(text) {
@@ -182,6 +173,13 @@ find("#source").addEventListener("keydown", (event) => {
   event.preventDefault();
   ask(find("#source").value);
 });
+let typing; // the timer of a text that is still being typed
+find("#source").addEventListener("input", () => {
+  clearTimeout(typing);
+  if (!find("#live").checked) return;
+  typing = setTimeout(() => { if (find("#source").value !== state.source) ask(find("#source").value); }, PAUSE);
+});
+find("#copy").addEventListener("click", async () => { if (await copyText(session.answer?.outputs[0].hypotheses[0].text ?? "")) say(t("copied")); });
 find("#key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   try {

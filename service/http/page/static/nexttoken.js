@@ -15,8 +15,17 @@ let hasMoved = false; // by a choice here: the focus goes on with it
 /** Unknown until the model is loaded. */
 const vocabulary = () => session.info?.bundle.sizes.target_vocab ?? Infinity;
 
+/** The tokens so far: those that were chosen, else those before the least certain token of the output. */
+export function walked() {
+  if (state.walk) return state.walk;
+  const found = session.answer?.outputs[0].hypotheses[0];
+  if (!found?.tokens.length) return [];
+  const logprobs = found.logprobs.slice(0, found.tokens.length);
+  return found.tokens.slice(0, logprobs.indexOf(Math.min(...logprobs)));
+}
+
 export function nextBody() {
-  return { source: state.source, prefix_tokens: state.walk, top_k: vocabulary() <= WHOLE ? 0 : MANY, ...where() };
+  return { source: state.source, prefix_tokens: walked(), top_k: vocabulary() <= WHOLE ? 0 : MANY, ...where() };
 }
 
 /** softmax(logits / temperature) from the probabilities at temperature 1. */
@@ -49,7 +58,7 @@ export async function nextToken(panel, signal) {
   const redraw = () => { if (step.tokens) drawBars(bars, note, step); };
   if (step.failure) fill(bars, h("p", { class: "error", role: "alert" }, step.failure));
   fill(
-    panel, h("p", { class: "faint" }, t("nextIntro")), path(), sliders(redraw),
+    panel, path(), sliders(redraw),
     state.done ? h("p", { class: "done" }, t("ended")) : [bars, note], buttons(step),
   );
   redraw();
@@ -63,8 +72,8 @@ async function nextStep(signal) {
   const isHere = () => state.done === 0 && JSON.stringify(nextBody()) === name;
   const take = (token) => {
     if (!isHere()) return; // a second click
-    if (token.id === session.info?.bundle.special_ids.eos) go(state.walk, 1);
-    else go([...state.walk, token.token]);
+    if (token.id === session.info?.bundle.special_ids.eos) go(walked(), 1);
+    else go([...walked(), token.token]);
   };
   if (!isHere()) return { tokens: null, take };
   try {
@@ -78,8 +87,8 @@ async function nextStep(signal) {
 
 function path() {
   const crumbs = [h("button", { type: "button", class: "crumb", on: { click: () => go([]) } }, t("startHere"))];
-  state.walk.forEach((token, i) => {
-    const back = () => go(state.walk.slice(0, i + 1));
+  walked().forEach((token, i) => {
+    const back = () => go(walked().slice(0, i + 1));
     crumbs.push(h("button", { type: "button", class: "crumb", on: { click: back } }, h("bdi", {}, shownAs.get(token) ?? token)));
   });
   if (state.done) crumbs.push(h("span", { class: "crumb" }, t("endName")));
@@ -146,7 +155,7 @@ function buttons({ tokens, take }) {
   return h(
     "div", { class: "actions" },
     act("takeBest", () => take(tokens[0]), !tokens), act("draw", () => take(drawn(tokens)), !tokens),
-    act("back", () => go(state.done ? state.walk : state.walk.slice(0, -1)), !state.walk.length && !state.done), act("restart", () => go([]), !state.walk.length),
+    act("back", () => go(state.done ? walked() : walked().slice(0, -1)), !walked().length && !state.done), act("restart", () => go([]), !walked().length),
   );
 }
 

@@ -33,7 +33,8 @@ function copy() {
 }
 
 async function styles() {
-  return (await fetch("/page/style.css")).text();
+  const texts = ["style.css", "views.css"].map(async (name) => (await fetch(`/page/${name}`)).text());
+  return (await Promise.all(texts)).join("\n");
 }
 
 function theme() {

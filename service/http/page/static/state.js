@@ -5,16 +5,17 @@ export const DEFAULTS = {
   source: "", mode: "greedy", beam: 4, count: 4, samples: 1, penalty: 1, temperature: 1, topp: 1, seed: null,
   model: null, from: null, to: null, // the model and its languages
   target: null, // tokens of the hypothesis that is explained; null: the first
-  tab: "next",
-  walk: [], done: 0, t: 1, p: 0.9, // next token: tokens so far, and the sliders
+  tab: "map",
+  walk: null, done: 0, t: 1, p: 0.9, // next token: tokens so far (null: up to the least certain one), and the sliders
   kind: "cross", layer: 0, head: -1, // attention; head -1 is the mean
   align: null, step: null,
+  off: [], side: "target", column: 20, offset: 3, // what is switched off; embeddings: whose positions, and which
   source2: "", given: "", given2: "", // the comparison
   lang: null, theme: null,
 };
 
 /** What a new source begins with. */
-export const FRESH = { target: null, walk: [], done: 0, step: null };
+export const FRESH = { target: null, walk: null, done: 0, step: null, off: [] };
 
 const WAIT = 300; // ms: browsers refuse an address that changes with every move of a slider
 const listeners = [];
@@ -66,11 +67,11 @@ export function readLink() {
 }
 
 const CHOICES = {
-  mode: ["greedy", "beam", "sample"], tab: ["next", "attention", "alignment", "beam", "compare", "model"],
+  mode: ["greedy", "beam", "sample"], tab: ["map", "next", "attention", "head", "alignment", "beam", "whatif", "embeddings", "compare", "model"], side: ["source", "target"],
   kind: ["cross", "encoder", "decoder"], align: ["argmax", "mutual"], lang: ["en", "zh"], theme: ["light", "dark"],
 };
 const TEXTS = new Set(["source", "source2", "given", "given2", "model", "from", "to"]);
-const TOKENS = new Set(["walk", "target"]);
+const TOKENS = new Set(["walk", "target", "off"]);
 
 function parse(key, text) {
   if (TEXTS.has(key)) return text;

@@ -1,6 +1,6 @@
 // The search as a tree: a column for each step, its candidates best first.
 
-import { fill, h, number, rove, svg } from "./dom.js";
+import { fill, h, number, percent, rove, svg } from "./dom.js";
 import { request } from "./api.js";
 import { options, session } from "./generate.js";
 import { t } from "./i18n.js";
@@ -8,8 +8,8 @@ import { state, update } from "./state.js";
 import { nameOf } from "./text.js";
 
 const COLUMN = 92;
-const ROW = 34;
-const BOX = { width: 66, height: 24 };
+const ROW = 42;
+const BOX = { width: 66, height: 32 };
 /** @type {number | undefined} */
 let timer;
 
@@ -27,10 +27,13 @@ export async function tree(panel, signal) {
   const scroll = h("div", { class: "scroll" }, picture);
   fill(panel, stepper(steps.length, picture, scroll), legend(), scroll, detail);
   showUpTo(picture, upTo(steps.length));
+  scroll.scrollLeft = Math.max(0, (upTo(steps.length) + 1) * COLUMN - scroll.clientWidth);
   return null;
 }
 
 export const treeBody = () => ({ source: state.source, ...options(), attention: [], alternatives: 0 });
+
+const stepName = (step, count) => `${t("step", { n: step, all: count })}${step >= count ? ` · ${t("searchEnded")}` : ""}`;
 
 const upTo = (count) => Math.min(state.step ?? count, count);
 
@@ -40,7 +43,7 @@ function stepper(count, picture, scroll) {
   const slider = h("input", { type: "range", min: 1, max: count, step: 1, value: upTo(count), "aria-label": t("tab_beam") });
   const show = (step) => {
     slider.value = step;
-    label.textContent = t("step", { n: step, all: count });
+    label.textContent = stepName(step, count);
     showUpTo(picture, step);
     scroll.scrollLeft = Math.max(0, (step + 1) * COLUMN - scroll.clientWidth);
   };
@@ -62,7 +65,7 @@ function stepper(count, picture, scroll) {
     timer = setInterval(next, 700);
     next();
   });
-  label.textContent = t("step", { n: upTo(count), all: count });
+  label.textContent = stepName(upTo(count), count);
   return h("div", { class: "options stepper" }, play, slider, label);
 }
 
@@ -96,14 +99,15 @@ function draw(steps, detail) {
       places.set(node.node, at);
       const from = /** @type {{ x: number, y: number }} */ (places.get(node.parent));
       const x0 = node.parent === 0 ? from.x : from.x + BOX.width;
-      const y0 = from.y + 18;
-      const kind = `${node.state}${best.has(node.node) ? " best" : ""}`;
+      const y0 = from.y + 22;
+      const isExtra = (node.state === "finished" && node.hypothesis === null) || (node.state === "kept" && step === steps.length - 1); // not answered
+      const kind = `${node.state}${best.has(node.node) ? " best" : ""}${isExtra ? " extra" : ""}`;
       const middle = (x0 + at.x) / 2;
-      edges.append(svg("path", { class: `edge ${kind}`, "data-step": step + 1, d: `M${x0} ${y0}C${middle} ${y0} ${middle} ${at.y + 18} ${at.x} ${at.y + 18}` }));
+      edges.append(svg("path", { class: `edge ${kind}`, "data-step": step + 1, d: `M${x0} ${y0}C${middle} ${y0} ${middle} ${at.y + 22} ${at.x} ${at.y + 22}` }));
       nodes.append(box(node, at, kind, step + 1, detail));
     });
   });
-  nodes.append(svg("circle", { class: "root", cx: 8, cy: 18, r: 5 }));
+  nodes.append(svg("circle", { class: "root", cx: 8, cy: 22, r: 5 }));
   const width = 44 + steps.length * COLUMN;
   const height = most * ROW + 8;
   const drawing = svg("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": t("treeLabel") }, edges, nodes);
@@ -117,10 +121,12 @@ function box(node, at, kind, step, detail) {
   };
   const shown = Array.from(node.state === "finished" ? `■ ${number(node.score)}` : nameOf(node));
   const text = shown.length > 7 ? `${shown.slice(0, 6).join("")}…` : shown.join("");
+  const p = percent(Math.exp(node.logprob));
   return svg(
     "g", { class: `node ${kind}`, "data-step": step, on: { mouseenter: describe, focus: describe } },
     svg("rect", { x: at.x, y: at.y + 6, width: BOX.width, height: BOX.height, rx: 5 }),
-    svg("text", { x: at.x + BOX.width / 2, y: at.y + 23, "text-anchor": "middle" }, text), svg("title", {}, nameOf(node)),
+    svg("text", { x: at.x + BOX.width / 2, y: at.y + 20, "text-anchor": "middle" }, text),
+    svg("text", { class: "chance", x: at.x + BOX.width / 2, y: at.y + 32, "text-anchor": "middle" }, p), svg("title", {}, nameOf(node)),
   );
 }
 

@@ -16,8 +16,9 @@ from attendant.kernels.search import OUT_OF_MEMORY, SearchError, check, load_sea
 from attendant.service.engine.batch.compiled import CompiledRows
 from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.job import Job, make_search
-from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, Encoded
+from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, Encoded, EncodedSources
 from attendant.service.engine.batch.runner import StepOutputs
+from attendant.service.engine.batch.search_calls import ADMISSION, NO_OPTIONS
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.search.search import Row, Search, SpecialIds
 from attendant.service.engine.tasks import Generate, Options, Score, Task, Timing
@@ -58,10 +59,10 @@ class TableRunner:
         width = max(map(len, sources)) + 4
         found = []
         for source in sources:
-            arrays = tuple(np.zeros_like(kind.empty(1, width)[:, 0]) for kind in self.cache._kinds)
+            arrays = tuple(np.zeros_like(kind.empty(1, width)) for kind in self.cache._kinds)
             for array in arrays:
-                array[:, :, : len(source)] = np.array(source)[:, None]
-            found.append(arrays)
+                array[:, 0, :, : len(source)] = np.array(source)[:, None]
+            found.append(Encoded(EncodedSources(arrays), 0))
         return found
 
     def run(self, rows: int, position: int, top_k: int) -> StepOutputs:
@@ -219,9 +220,10 @@ def test_an_error_of_the_compiled_code_is_an_exception_and_the_rows_can_be_clear
 def test_more_jobs_than_rows_are_refused_by_the_compiled_code() -> None:
     code, array = load_search(), np.zeros(1, np.int64)
     batch = code.attendant_batch_new(1, *[array.ctypes.data] * 4, 0, 1, 2)
-    assert check(code.attendant_batch_add(batch, 1)) == 0
+    two = b"".join(ADMISSION.pack(name, 0, 0, 0, 0, *NO_OPTIONS, 0) for name in (1, 2))
+    assert check(code.attendant_batch_admit(batch, None, None, 0, two, 1)) == 1
     with pytest.raises(SearchError, match="no room"):
-        check(code.attendant_batch_add(batch, 2))
+        check(code.attendant_batch_admit(batch, None, None, 0, two[ADMISSION.size :], 1))
     with pytest.raises(MemoryError):
         check(OUT_OF_MEMORY)
     code.attendant_batch_free(batch)

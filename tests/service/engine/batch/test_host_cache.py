@@ -14,7 +14,7 @@ from attendant.model.text.tokenizer import BOS
 from attendant.model.transformer import Transformer
 from attendant.service.engine.batch.device_cache import DeviceKVCache, round_up
 from attendant.service.engine.batch.host_cache import HostKVCache
-from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, NEW_ROW, Encoded
+from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, NEW_ROW, Encoded, EncodedSources
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.batch.runtime import Runtime
 from tests.support.engines import make_bundle
@@ -34,7 +34,7 @@ SIZES = Sizes(
 
 def encoded(cache: HostKVCache, number: int, width: int = 8) -> Encoded:
     """A source whose keys, values and scales are all this number."""
-    return tuple(np.full_like(kind.empty(1, width)[:, 0], number) for kind in cache._kinds)
+    return Encoded(EncodedSources(tuple(np.full_like(kind.empty(1, width), number) for kind in cache._kinds)), 0)
 
 
 def filled(rows: int = 4, width: int = 8, dtype: str = "float32") -> HostKVCache:

@@ -20,8 +20,8 @@ from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.engine import Engine
 from attendant.service.engine.search.beam import GenerateSearch
 from attendant.service.engine.search.search import MAX_GRAPH_TOP_K
-from attendant.service.engine.tasks import Finished, Generate, Generated, NewTokens, Options
-from attendant.service.errors import CancelledError, DeadlineError
+from attendant.service.engine.tasks import Finished, Generate, Generated, NewTokens, NextToken, Options, Score, Task
+from attendant.service.errors import CancelledError, DeadlineError, NoNumbersError
 from tests.support.engines import (
     LONG,
     SOURCES,
@@ -196,6 +196,36 @@ def test_a_large_top_k_is_not_asked_of_the_graph(engine: Engine, monkeypatch: py
     monkeypatch.undo()
     whole = generate([4, 5], temperature=1.0, seed=1, top_k=11)
     assert without_timing(engine.run([sampled])[0]) == without_timing(engine.run([whole])[0])
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        generate(SOURCES[0]),
+        generate(SOURCES[0], beam_size=3),
+        generate(SOURCES[0], temperature=1.0, seed=1),
+        Score(source=tuple(SOURCES[0]), target=(4, 5)),
+        NextToken(source=tuple(SOURCES[0])),
+    ],
+    ids=["greedy", "beam", "sampled", "score", "next token"],
+)
+def test_log_probabilities_that_are_no_numbers_are_an_error_and_no_answer(
+    task: Task, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, callback = Runner.run, Callback()
+
+    def spoilt(self: Runner, *arguments: Any) -> Any:
+        outputs = real(self, *arguments)
+        outputs.top_logprobs[:] = np.nan
+        outputs.logprobs[:] = np.nan
+        return outputs
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runner, "run", spoilt)
+        engine.submit([task], callback)
+        finish_all(engine)
+    outcome = callback.wait()[0]
+    assert isinstance(outcome, NoNumbersError), outcome
 
 
 def test_a_step_that_fails_leaves_no_rows_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

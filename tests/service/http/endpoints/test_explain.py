@@ -88,8 +88,10 @@ def refused(client: TestClient, **body: Any) -> dict[str, Any]:
 
 
 def test_options_are_those_of_generate() -> None:
+    """But for those of whole texts: it explains one source of the model."""
     missing = set(GenerateRequest.model_fields) - set(ExplainRequest.model_fields)
-    assert missing == {"inputs", "logprobs", "stream", "all_or_nothing"}
+    whole_texts = {"split", "format", "protect", "protect_pattern"}
+    assert missing == {"inputs", "logprobs", "stream", "all_or_nothing"} | whole_texts
 
 
 @pytest.mark.parametrize(
@@ -347,3 +349,67 @@ def test_it_is_counted_under_its_own_endpoint(client: TestClient) -> None:
     text = client.get("/metrics").text
     counted = re.findall(r'requests_total{endpoint="/v1/explain",[^}]*outcome="ok"} (\d+)', text)
     assert sum(map(int, counted)) > 0
+
+
+OFF = {"heads": [{"kind": "cross", "layer": 0, "head": 1}], "layers": [{"stack": "encoder", "layer": 1}]}
+
+
+@pytest.mark.parametrize("encoding", ["json", "float16", "uint8"])
+def test_what_is_included_has_its_shape_and_axes(client: TestClient, encoding: str) -> None:
+    every = ["structure", "qkv", "scores", "sums", "residual", "embeddings", "positions", "neighbours", "plane"]
+    found = answered(client, include=every, attention=KINDS, encoding=encoding, layers=[1], heads=[0])
+    sizes = {"source": 6, "target": len(found["target"]["tokens"]), "decoder_inputs": len(found["decoder_inputs"])}
+    assert {each["name"] for each in found["included"]} == {
+        "query", "key", "value", "scores", "sums", "stream", "output", "tokens", "positions", "position_table",
+    }  # fmt: skip
+    for each in found["included"]:
+        assert all(size == sizes.get(axis, size) for axis, size in zip(each["axes"], each["shape"], strict=True))
+        if encoding == "json":
+            assert list(np.array(each["values"]).shape) == each["shape"]
+        else:
+            values = np.frombuffer(base64.b64decode(each["values"]), "<f2")
+            assert values.size == np.prod(each["shape"])
+    assert found["structure"]["norm"] == "post"
+    assert [each["side"] for each in found["neighbours"]] == ["source", "target"]
+    assert len(found["plane"]["points"]) == 10
+
+
+def test_without_include_and_ablate_nothing_of_them_is_answered(client: TestClient) -> None:
+    found = answered(client)
+    assert found["included"] == []
+    assert all(found[name] is None for name in ("neighbours", "plane", "structure", "ablated"))
+
+
+def test_an_ablation_answers_both_models(client: TestClient) -> None:
+    plain, found = answered(client), answered(client, ablate=OFF)
+    assert found["steps"] == plain["steps"]
+    assert found["hypotheses"] == plain["hypotheses"]
+    assert [step["id"] for step in found["ablated"]["steps"]] == [step["id"] for step in plain["steps"]]
+    assert found["ablated"]["steps"] != plain["steps"]
+    assert found["attention"] != plain["attention"]
+
+
+@pytest.mark.parametrize(
+    ("ablate", "sentence"),
+    [
+        ({"heads": [{"kind": "cross", "layer": 2, "head": 0}]}, "layers from 0 to 1 of cross, not 2"),
+        ({"heads": [{"kind": "cross", "layer": 0, "head": 2}]}, "heads from 0 to 1 with this model, not 2"),
+        ({"layers": [{"stack": "encoder", "layer": 9}]}, "layers from 0 to 1 of encoder, not 9"),
+        ({"sublayers": [{"kind": "head", "layer": 0}]}, "encoder_feed_forward or decoder_feed_forward"),
+        ({"positions": ["both"]}, "takes source or target"),
+        ({"tokens": []}, "is no field"),
+    ],
+)
+def test_an_ablation_of_what_the_model_has_not_is_refused(
+    client: TestClient, ablate: dict[str, Any], sentence: str
+) -> None:
+    answer = client.post("/v1/explain", json={"source": "abc", "ablate": ablate})
+    assert answer.status_code == 422
+    assert sentence in answer.json()["error"]["message"]
+
+
+def test_included_values_count_towards_the_limit(client: TestClient, tmp_path: Path) -> None:
+    with serving(make_bundle(make_model(seed=3), tmp_path / "small"), max_explain_values=1000) as small:
+        answer = small.post("/v1/explain", json={"source": "abc", "include": ["residual"]})
+    assert answer.status_code == 422
+    assert "at most 1,000" in answer.json()["error"]["message"]

@@ -128,5 +128,5 @@ def test_a_canvas_has_as_many_pixels_as_a_phone_draws(page: Page) -> None:
 def test_a_source_that_is_too_long_is_refused_in_a_sentence(driver: Any, port: int) -> None:
     page = Page(driver, port)
     page.open(source=LONG * 3)
-    page.until(lambda: "this model takes at most 511" in page.text("#error"))
+    page.until(lambda: "this model reads at most 511" in page.text("#error"))
     page.log()  # Chromium logs the status 422

@@ -122,7 +122,7 @@ def test_a_client_that_leaves_after_its_garbage_leaves_nothing_running(
     wait_for(lambda: server.server.app.state.traffic.active == 0)
 
 
-def test_every_answer_of_a_connection_has_a_request_id(tmp_path: Path) -> None:
+def test_every_answer_of_a_connection_has_a_request_id_and_a_date(tmp_path: Path) -> None:
     with running(tmp_path, max_connections=1, header_seconds=0.3) as (server, _):
         sent = {b"garbage\r\n\r\n": 400, b"GET / HTTP/1.1\r\nX": 408, ENDLESS: 431}
         for request, status in sent.items():
@@ -131,14 +131,26 @@ def test_every_answer_of_a_connection_has_a_request_id(tmp_path: Path) -> None:
                 raw.sendall(request)
                 answer = everything(raw)
             assert statuses(answer) == [status]
-            assert re.search(rb"\r\nx-request-id: [0-9a-f]{24}\r\n", answer)
+            assert re.search(rb"\r\nx-request-id: [0-9a-f]{24}\r\ndate: [^\r]+ GMT\r\n", answer)
         wait_for(lambda: not server.server.server_state.connections)
         with connect(server):
             wait_for(lambda: server.server.server_state.connections)
             for request in (WHOLE, GET):  # the one is refused, the other, a probe, is answered
                 with connect(server) as over:
                     over.sendall(request)
-                    assert re.search(rb"\r\nx-request-id: [0-9a-f]{24}\r\n", everything(over))
+                    assert re.search(rb"\r\nx-request-id: [0-9a-f]{24}\r\ndate: [^\r]+ GMT\r\n", everything(over))
+
+
+def test_a_body_that_is_broken_where_the_client_waits_to_be_told_to_continue_is_400(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    expecting = BROKEN_CHUNK.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+    for sent in (expecting, expecting.replace(b"Host: x\r\n", b"")):
+        with connect(server) as raw:
+            raw.sendall(sent + b"zzzzzzzzzz")
+            assert statuses(everything(raw)) == [400]
+    wait_for(lambda: server.server.app.state.traffic.active == 0)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_many_malformed_requests_are_one_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attendant.service import hardware
-from attendant.service.hardware import available_cpus, cpu_name, cpu_quota, memory_limit, physical_memory
+from attendant.common import hardware
+from attendant.common.hardware import available_cpus, cpu_name, cpu_quota, memory_limit, physical_memory
 
 GIB = 2**30
 

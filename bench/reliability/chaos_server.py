@@ -1,0 +1,66 @@
+"""`attendant serve` with steps that can be made to fail: the process that `bench.reliability.chaos` breaks.
+
+    python -m bench.reliability.chaos_server BUNDLE DIRECTORY
+
+The file DIRECTORY/fault names what happens to the steps of the engine from then on: `raise`, `hang` (three seconds),
+`nan`, `slow`. Without the file they are as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attendant.service.engine.batch.lane import Lane
+from attendant.service.engine.batch.runner import Runner
+from attendant.service.http import garbage
+from attendant.service.http.server import Server
+from attendant.service.settings import Settings
+
+HANG_SECONDS = 3.0
+SLOW_SECONDS = 0.05
+
+
+def break_steps(switch: Path) -> None:
+    """Lanes consult the switch before each step, the runner after each that goes through it."""
+    step, run = Lane._step, Runner.run
+
+    def broken_step(lane: Lane) -> Any:
+        fault = _fault(switch)
+        if fault == "raise":
+            raise RuntimeError("a step that was made to fail")
+        if fault in ("hang", "slow"):
+            time.sleep(HANG_SECONDS if fault == "hang" else SLOW_SECONDS)
+        return step(lane)
+
+    def spoilt_run(runner: Runner, *arguments: Any) -> Any:
+        outputs = run(runner, *arguments)
+        if _fault(switch) == "nan":
+            np.copyto(outputs.top_logprobs, np.nan)
+        return outputs
+
+    Lane._step, Runner.run = broken_step, spoilt_run  # type: ignore[method-assign]
+
+
+def _fault(switch: Path) -> str:
+    with contextlib.suppress(OSError):
+        return switch.read_text().strip()
+    return ""
+
+
+def main() -> None:
+    bundle, directory = Path(sys.argv[1]), Path(sys.argv[2])
+    break_steps(directory / "fault")
+    settings = Settings(
+        bundle=bundle, port=0, log_level="error", header_seconds=2, body_seconds=2, send_seconds=2, grace_seconds=20
+    )
+    Server(settings, announce=lambda line: print(line, flush=True), settle=garbage.settle).run()
+
+
+if __name__ == "__main__":
+    main()

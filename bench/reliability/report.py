@@ -1,0 +1,99 @@
+"""docs/reliability.md, from the results of this folder's commands.
+
+python -m bench.reliability.report
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.report.record import RESULTS
+
+PAGE = RESULTS.parent.parent / "docs" / "reliability.md"
+INTRODUCTION = """\
+# Reliability
+
+What was tried to break the service, and what came of it. This page is made by `make reliability-report` from the files
+in [bench/results](../bench/results); each command takes its figures again. A short form of each is in `make test`.
+What is defended against whom stands in [SECURITY.md](../SECURITY.md).
+"""
+Record = dict[str, Any]
+
+
+def conformance(record: Record) -> str:
+    heads = ["", "cases", "of a MUST", "known deviations", "faults", "behind nginx", "faults there"]
+    names = ["name", "cases", "must", "known", "faults", "behind_nginx", "faults_behind_nginx"]
+    rows = [[row[name] for name in names] for row in record["rows"]]
+    rows.append(["**all**", *(sum(row[name] for row in record["rows"]) for name in names[1:])])
+    known = [f"- {each['case']} (RFC {each['section']}, {each['level']}): {each['why']}" for each in record["known"]]
+    text = "Requests byte by byte over raw sockets, each with its paragraph of RFC 9110 or 9112 and what that allows."
+    left = "Known deviations, all of the parser (llhttp) and left so:"
+    return "\n\n".join([text, table(heads, rows), left, "\n".join(known)])
+
+
+def fuzz_http(record: Record) -> str:
+    (row,) = record["rows"]
+    statuses = ", ".join(f"{count:,} x {status}" for status, count in row["statuses"].items())
+    return (
+        f"{row['inputs']:,} mutations of those requests: {row['faults']} faults; answers {statuses}.\n"
+        f"Resident memory changed by {row['grown_mb']:+.1f} MiB after the first tenth of them. Afterwards gauges\n"
+        "were at zero, and known requests were answered as before."
+    )
+
+
+def fuzz_files(record: Record) -> str:
+    rows = [[row["name"], f"{row['inputs']:,}", row["faults"]] for row in record["rows"]]
+    text = "Mutations of every kind of file that is read: refused with an error that its caller knows, or read whole."
+    return f"{text}\n\n{table(['reader', 'inputs', 'faults'], rows)}"
+
+
+def chaos(record: Record) -> str:
+    rows = []
+    for row in record["rows"]:
+        outcomes = ", ".join(f"{count:,} x {each}" for each, count in row["outcomes"].items())
+        rows.append([row["name"], f"{row['requests']:,}", outcomes, "; ".join(row["wrong"]) or "none"])
+    text = (
+        "Six clients ask while one fault happens; then all must be as before: the same answers, gauges at zero, as\n"
+        "many requests counted as answered. `cut`: the connection ended without an answer, where the fault does that."
+    )
+    return f"{text}\n\n{table(['fault', 'requests', 'outcomes', 'lost or wrong'], rows)}"
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
+    "conformance.json": ("HTTP/1.1", conformance),
+    "fuzz_http.json": ("Fuzz: raw HTTP", fuzz_http),
+    "fuzz_files.json": ("Fuzz: files", fuzz_files),
+    "chaos.json": ("Faults", chaos),
+}
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    lines = [list(heads), *(list(map(str, row)) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def page(results: Path) -> str:
+    parts = [INTRODUCTION]
+    for name, (title, make) in SECTIONS.items():
+        for path in sorted(results.glob(f"*/{name}")):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            machine = record["machine"]
+            facts = (
+                f"`{record['command']}`, {record['date']}, version {record['versions']['attendant']}, on "
+                f"{machine['cpu']}, {machine['cores']} cores."
+            )
+            parts.append(f"## {title}\n\n{make(record)}\n\n{facts}\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    PAGE.write_text(page(RESULTS), encoding="utf-8")
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What the compiled search (kernels/cc/search.h) is handed and what it answers: structures, and how they are read."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from attendant.service.engine.batch.job import Job
+from attendant.service.engine.search.beam import GenerateSearch
+from attendant.service.engine.search.sampling import SampleSearch
+from attendant.service.engine.search.search import Live
+from attendant.service.engine.tasks import Array
+
+REASONS = ("stop", "length")
+EARLY_STOPPING = {False: 0, True: 1, "never": 2}
+ADMISSION = struct.Struct("@5i4x7idq")  # as AttendantAdmission is laid out
+NO_OPTIONS = (0,) * 8
+PLANE = struct.Struct("@7q")  # as Plane is
+
+
+class Plane(ctypes.Structure):
+    _fields_ = [
+        ("base", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("tensors", "tensor_stride", "row_stride", "heads", "head_stride")),
+        ("entry", ctypes.c_int64),
+    ]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("beam_size", "num_hypotheses", "min_length", "max_length")),
+        *((name, ctypes.c_int32) for name in ("forced_end", "early_stopping", "start_length")),
+        ("length_penalty", ctypes.c_double),
+    ]
+
+
+def is_plain(job: Job) -> bool:
+    """Whether its next tokens are chosen by the model's log-probabilities alone, as the compiled code does."""
+    search = job.search
+    return not (
+        job.task.stream
+        or job.finished
+        or not isinstance(search, GenerateSearch)
+        or isinstance(search, SampleSearch)
+        or search.needs_all()
+        or len(search.live) != 1
+    )
+
+
+def options_of(search: GenerateSearch) -> tuple[int | float, ...]:
+    """The fields of an AttendantOptions."""
+    options = search.options
+    return (
+        options.beam_size,
+        options.num_hypotheses,
+        options.min_length,
+        options.max_length,
+        options.forced_end,
+        EARLY_STOPPING[options.early_stopping],
+        len(search.special.start),
+        options.length_penalty,
+    )
+
+
+def planes_of(tensors: Sequence[Array]) -> ctypes.Array[Plane]:
+    """Where values lie, of the shape (tensors, rows, heads, length, entry)."""
+    planes = (Plane * len(tensors))()
+    for plane, values in zip(planes, tensors, strict=True):
+        strides = values.strides
+        PLANE.pack_into(plane, 0, address_of(values), len(values), *strides[:2], values.shape[2], *strides[2:4])
+    return planes
+
+
+def read_answers(job: Job, integers: Iterator[int], numbers: Iterator[float]) -> None:
+    """The state of a job's search, which is done, as attendant_batch_finish gives it after the slot."""
+    search = job.search
+    assert isinstance(search, GenerateSearch)
+    job.decoded += next(integers)
+    search.done, search.live, search.ended = True, [], []
+    for _ in range(next(integers)):
+        length, reason, weight, rank = next(integers), REASONS[next(integers)], next(numbers), next(numbers)
+        found = Live([*islice(integers, length)], [*islice(numbers, length)], weight, weight)
+        search.ended.append((rank, search.hypothesis(found, reason)))
+
+
+def read_state(search: GenerateSearch, integers: list[int], numbers: Array) -> tuple[list[Live], list[Any]]:
+    """Live hypotheses, and the finished ones as `GenerateSearch.ended` has them."""
+    live, ended, at, start = [], [], 3, 0
+    for index in range(integers[0] + integers[1]):
+        length, reason = integers[at], REASONS[integers[at + 1]]
+        values = numbers[start : start + 2 + length].tolist()
+        found = Live(integers[at + 2 : at + 2 + length], values[2:], values[0], values[0])
+        at, start = at + 2 + length, start + 2 + length
+        if index < integers[0]:
+            live.append(found)
+        else:
+            ended.append((values[1], search.hypothesis(found, reason)))
+    return live, ended
+
+
+def address_of(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])  # several times as fast as array.ctypes.data
