@@ -4,13 +4,16 @@
 
 An answer of 500, bytes that are no answer, a connection that neither answers nor ends, a service that ends, or one that
 then answers a known request otherwise, are faults. Its memory at the end is beside that after a tenth of the inputs.
+Inputs at fault stand in the record and in tests/bench/reliability/requests, whence `make test` sends them again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
+import hashlib
 import random
 import re
 import sys
@@ -18,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bench.http.servers import HOST, serving
+from bench.http.servers import HOST, ROOT, serving
 from bench.reliability.conformance.answers import AnswerError, read_answers
 from bench.reliability.conformance.case import END
 from bench.reliability.conformance.run import all_cases
@@ -27,6 +30,7 @@ from bench.reliability.watch import gauges_at_rest, known_answer
 from bench.report.record import RESULTS_HERE, write_record
 
 MODULE = "bench.reliability.fuzz.raw_http"
+KEPT = ROOT / "tests/bench/reliability/requests"
 WORDS = [
     b"GET",
     b"POST",
@@ -49,15 +53,33 @@ WORDS += [
 ]
 TAKEN = {501, 503, 505}  # of 5xx, what a service may say to whoever sends this
 AT_ONCE = 48  # connections
+KEEP_ALIVE = 4  # seconds that the service keeps an idle connection: a mutation can be a whole request, which may idle
 PATIENCE = 30.0  # seconds for an answer or an end
+TRUNCATED = (
+    "before the connection ended",
+    "without end",
+    "no chunk size: b''",
+    "the last chunk has no end",
+    "not as long",
+)
+SHOWN = 3000  # bytes of an input in the record
 GOOD = 0.8  # of the seeds: what is refused as it is says little
 SMALL = 20_000  # bytes of a seed: large ones would take all the time
+
+
+@dataclass(frozen=True)
+class Fault:
+    text: str
+    sent: bytes = b""
+
+    def record(self) -> dict[str, str]:
+        return {"fault": self.text, "input": base64.b64encode(self.sent[:SHOWN]).decode()}
 
 
 @dataclass
 class Tried:
     statuses: Counter[int] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     inputs: int = 0
 
 
@@ -81,27 +103,35 @@ async def fuzz(port: int, inputs: int, seed: int) -> Tried:
 
 async def _work(port: int, sent: Iterator[bytes], tried: Tried, rng: random.Random) -> None:
     for data in sent:
-        tried.inputs += 1
-        half_close = rng.random() < 0.5
-        try:
-            received = await asyncio.wait_for(_exchange(port, data, half_close), PATIENCE)
-        except TimeoutError:
-            tried.faults.append(f"no answer and no end in {PATIENCE:g} s to {data[:300]!r}")
-            continue
+        await attempt(port, data, tried, half_close=rng.random() < 0.5)
+
+
+async def attempt(port: int, data: bytes, tried: Tried, half_close: bool) -> None:
+    """Send it, and note what was answered and what is wrong with that."""
+    tried.inputs += 1
+    try:
+        received = await asyncio.wait_for(_exchange(port, data, half_close), PATIENCE)
+    except TimeoutError:
+        tried.faults.append(Fault(f"no answer and no end in {PATIENCE:g} s", data))
+    except OSError as error:
+        tried.faults.append(Fault(f"no connection: {error}", data))
+    else:
         _judge(data, received, tried)
 
 
 async def _exchange(port: int, data: bytes, half_close: bool) -> bytes:
     reader, writer = await asyncio.open_connection(HOST, port)
     received = b""
-    with contextlib.suppress(ConnectionError):
-        writer.write(data if half_close else data + END)
-        await writer.drain()
-        if half_close:
-            writer.write_eof()
-        while part := await reader.read(2**16):
-            received += part
-    writer.close()
+    try:
+        with contextlib.suppress(ConnectionError):
+            writer.write(data if half_close else data + END)
+            await writer.drain()
+            if half_close:
+                writer.write_eof()
+            while part := await reader.read(2**16):
+                received += part
+    finally:
+        writer.close()
     return received
 
 
@@ -109,13 +139,21 @@ def _judge(data: bytes, received: bytes, tried: Tried) -> None:
     found = [int(status) for status in re.findall(rb"^HTTP/1\.1 ([0-9]{3}) ", received, re.MULTILINE)]
     tried.statuses.update(found)
     if wrong := [status for status in found if status >= 500 and status not in TAKEN]:
-        tried.faults.append(f"{wrong} to {data[:300]!r}")
+        tried.faults.append(Fault(f"{wrong}", data))
     if b"HEAD" not in data and received:
         try:
             read_answers(received)
         except AnswerError as error:
-            if "before the connection ended" not in str(error) and "without end" not in str(error):
-                tried.faults.append(f"{error} to {data[:300]!r}")
+            if not any(each in str(error) for each in TRUNCATED):
+                tried.faults.append(Fault(str(error), data))
+
+
+def keep(faults: list[Fault]) -> None:
+    """Inputs at fault as files, which `make test` sends again."""
+    for fault in faults:
+        if fault.sent:
+            KEPT.mkdir(exist_ok=True)
+            (KEPT / hashlib.sha256(fault.sent).hexdigest()[:12]).write_bytes(fault.sent)
 
 
 def main() -> None:
@@ -124,6 +162,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     command = ["-m", "attendant", "serve", "--header-seconds", "1", "--body-seconds", "1", "--log-level", "error"]
+    command += ["--keep-alive-seconds", str(KEEP_ALIVE)]
     with serving(command) as server:
         before = known_answer(server.port)
         tried = asyncio.run(fuzz(server.port, given.inputs // 10, given.seed))
@@ -131,18 +170,20 @@ def main() -> None:
         rest = asyncio.run(fuzz(server.port, given.inputs - given.inputs // 10, given.seed + 1))
         faults = [*tried.faults, *rest.faults]
         if not gauges_at_rest(server.port):
-            faults.append("gauges are not at zero afterwards")
+            faults.append(Fault("gauges are not at zero afterwards"))
         if known_answer(server.port) != before:
-            faults.append("a known request is answered otherwise afterwards")
+            faults.append(Fault("a known request is answered otherwise afterwards"))
         grown = (server.memory()["resident"] - early) / 2**20
     statuses = tried.statuses + rest.statuses
     print(f"{tried.inputs + rest.inputs:,} inputs; answers {dict(sorted(statuses.items()))}; "
           f"{grown:+.1f} MiB after the first tenth; {len(faults)} faults")  # fmt: skip
-    print("\n".join(faults[:20]))
+    print("\n".join(f"{fault.text} to {fault.sent[:300]!r}" for fault in faults[:20]))
+    keep(faults)
     row = {
         "name": "raw HTTP",
         "inputs": tried.inputs + rest.inputs,
         "faults": len(faults),
+        "found": [fault.record() for fault in faults[:20]],
         "grown_mb": round(grown, 1),
         "statuses": {str(status): count for status, count in sorted(statuses.items())},
     }
