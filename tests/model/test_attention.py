@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+import operator
+
 import pytest
 import torch
 from torch import Tensor, tensor
@@ -38,22 +41,59 @@ def test_additive_attention_of_the_notes_is_the_mean_of_the_valid_values() -> No
     assert_close(weights[0, 0, :3], tensor([0.5, 0.5, 0.0]))
 
 
+# Keys, values and queries of the notes in two dimensions. The queries are theirs; keys and values are reconstructed by
+# extending those of one dimension, so that the oracle is the formula and not a printed number.
+BODIES = tensor([[51.0, 70.0], [56.0, 82.0], [58.0, 87.0]])
+OUTCOMES = tensor([[40.0, 155.0], [43.0, 159.0], [48.0, 162.0]])
+
+
+def kernel_regression(query: list[float], scale: float) -> list[float]:
+    """sum of K(q - k) v / sum of K(q - k), with K(x) = exp(-|x|^2 / 2 / scale), in Python's own numbers."""
+    kernels = [math.exp(-(math.dist(query, key) ** 2) / 2 / scale) for key in BODIES.tolist()]
+    columns = zip(*OUTCOMES.tolist(), strict=True)
+    return [sum(map(operator.mul, kernels, column)) / sum(kernels) for column in columns]
+
+
+def test_kernel_regression_in_two_dimensions_is_its_formula() -> None:
+    queries = tensor([[57.0, 83.0], [55.0, 76.0]])
+    scores = gaussian_score(queries, BODIES)  # scaled by sqrt(2), as a dot product is
+    expected = tensor([kernel_regression(query, math.sqrt(2)) for query in queries.tolist()])
+    assert_close(masked_softmax(scores, None) @ OUTCOMES, expected, atol=1e-3, rtol=0)
+    unscaled = tensor([kernel_regression(query, 1) for query in queries.tolist()])
+    assert_close(masked_softmax(scores * math.sqrt(2), None) @ OUTCOMES, unscaled, atol=1e-3, rtol=0)
+    assert not torch.allclose(expected, unscaled, atol=0.01, rtol=0)
+
+
+# The worked example of the notes: three tokens of four features, W_Q and W_K; W_V is the identity.
+X = tensor(
+    [
+        [1.0333236, -0.07687391, 1.94313157, -1.26162928],
+        [1.18221604, -0.0298283, -1.46568319, 1.37369452],
+        [-0.13959719, -0.50792964, -0.88052409, 1.52022357],
+    ]
+)
+W_Q = tensor([[0.2, 0.1], [0.3, 0.5], [0.4, 0.6], [0.1, 0.2]])
+W_K = tensor([[0.1, 0.3], [0.2, 0.4], [0.5, 0.7], [0.1, 0.2]])
+Q = tensor([[0.83469225, 0.97844849], [-0.22140911, -0.50136356], [-0.38048561, -0.49219428]])
+K = tensor([[0.93336044, 1.38711376], [-0.4832162, -0.40850584], [-0.40378534, -0.55737316]])
+
+
+def test_queries_and_keys_of_the_notes_are_the_input_projected() -> None:
+    layer = MultiHeadAttention(ModelConfig(d_model=4, heads=1, head_size=2, bias=False))
+    with torch.no_grad():
+        layer.project_in.weight[:4] = torch.cat([W_Q, W_K], dim=1).T
+    q, k, _ = layer.queries_keys_values(X[None])
+    assert_close(q[0, 0], Q, atol=5e-7, rtol=0)
+    assert_close(k[0, 0], K, atol=5e-7, rtol=0)
+
+
 def test_scaled_dot_product_of_the_notes() -> None:
-    q = tensor([[0.83469225, 0.97844849], [-0.22140911, -0.50136356], [-0.38048561, -0.49219428]])
-    k = tensor([[0.93336044, 1.38711376], [-0.4832162, -0.40850584], [-0.40378534, -0.55737316]])
-    v = tensor(
-        [
-            [1.0333236, -0.07687391, 1.94313157, -1.26162928],
-            [1.18221604, -0.0298283, -1.46568319, 1.37369452],
-            [-0.13959719, -0.50792964, -0.88052409, 1.52022357],
-        ]
-    )
-    weights = masked_softmax(dot_score(q, k), None)
+    weights = masked_softmax(dot_score(Q, K), None)
     assert_close(
         weights, tensor([[0.804, 0.101, 0.095], [0.172, 0.406, 0.422], [0.153, 0.417, 0.430]]), atol=6e-4, rtol=0
     )
     expected = tensor([[0.937, -0.113, 1.331, -0.732], [0.598, -0.240, -0.632, 0.982], [0.591, -0.243, -0.694, 1.035]])
-    assert_close(weights @ v, expected, atol=6e-4, rtol=0)
+    assert_close(weights @ X, expected, atol=6e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +118,19 @@ def test_shapes_of_two_heads_on_three_tokens_of_the_notes() -> None:
     assert gathered.shape == (2, 3, 8)
     assert join_heads(gathered).shape == (3, 16)
     assert (join_heads(gathered) @ w_o).shape == (3, 4)
+
+
+def test_five_heads_of_the_notes_keep_the_shape_and_see_only_the_valid_keys() -> None:
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(ModelConfig(d_model=100, heads=5)).eval()
+    x, memory, mask = torch.randn(2, 4, 100), torch.randn(2, 6, 100), length_mask(tensor([3, 2]), 6)
+    weights: list[Tensor] = []
+    attended = layer.attend(layer.queries(x), *layer.keys_values(memory), mask[:, None, None], weights)
+    assert attended.shape == (2, 4, 100)
+    assert weights[0].shape == (2, 5, 4, 6)
+    assert torch.equal(weights[0] > 0, mask[:, None, None].expand(2, 5, 4, 6))
+    memory[~mask] += 1
+    assert torch.equal(layer.attend(layer.queries(x), *layer.keys_values(memory), mask[:, None, None], []), attended)
 
 
 def test_a_query_with_nothing_to_look_at_gets_no_weight_and_no_nan() -> None:

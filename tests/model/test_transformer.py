@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from attendant.model.config import ModelConfig
 from attendant.model.text.tokenizer import BOS, EOS, PAD
-from attendant.model.transformer import AttentionWeights, Residual, padding_mask, sinusoids
+from attendant.model.transformer import AttentionWeights, FeedForward, Residual, padding_mask, sinusoids
 from tests.support.small_models import FOREIGN, make_foreign_model, make_model
 
 SOURCE = tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
@@ -38,6 +38,30 @@ def test_a_later_position_is_a_rotation_that_does_not_depend_on_where_one_starts
     rotation = torch.stack([angle.cos(), angle.sin(), -angle.sin(), angle.cos()], dim=-1).unflatten(1, (2, 2))
     rotated = torch.einsum("iab,pib->pia", rotation, pairs[:-delta])
     assert_close(rotated, pairs[delta:], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("d_model", [4, 16, 512])
+def test_every_position_has_a_code_of_its_own_between_minus_one_and_one(d_model: int) -> None:
+    codes = sinusoids(512, d_model).double()
+    assert codes.abs().max() <= 1
+    assert codes.unique(dim=0).shape == codes.shape
+    assert_close(codes.square().sum(-1), torch.full((512,), d_model / 2, dtype=torch.float64), atol=1e-4, rtol=0)
+
+
+def test_a_code_depends_on_its_position_alone() -> None:
+    torch.manual_seed(1)
+    first = make_model(seed=1).source_embedding.positions
+    second = make_model(seed=2, max_length=20, tie="none").target_embedding.positions
+    assert torch.equal(first[:20], second)
+    assert torch.equal(first, sinusoids(64, 16))
+
+
+def test_learned_positions_are_trained_where_they_were_used_and_nowhere_else() -> None:
+    model = make_model(positions="learned")
+    model(SOURCE, TARGET).sum().backward()
+    for part, length in ((model.source_embedding, SOURCE.shape[1]), (model.target_embedding, TARGET.shape[1])):
+        trained = part.positions.grad.abs().sum(-1) > 0
+        assert trained.nonzero().flatten().tolist() == list(range(length))
 
 
 def permuted_memory(model: torch.nn.Module, order: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,6 +113,34 @@ def test_an_embedding_is_its_formula() -> None:
     model = make_foreign_model(embedding_norm=True, scale_embeddings=False, positions="learned")
     part = model.source_embedding
     assert_close(part(SOURCE), part.norm(part.tokens(SOURCE) + part.positions[: SOURCE.shape[1]]))
+
+
+def test_an_embedding_is_a_row_of_its_matrix_as_a_one_hot_product_gives_it() -> None:
+    part = make_model().source_embedding
+    one_hot = torch.nn.functional.one_hot(SOURCE, 13).float()  # (B, S, V)
+    assert_close(part(SOURCE), one_hot @ part.tokens.weight * 16**0.5 + sinusoids(5, 16))
+
+
+@pytest.mark.parametrize("d_model", [16, 256])
+def test_scaled_embeddings_have_features_of_size_one_whatever_d_model(d_model: int) -> None:
+    """Which is that of the positions' to a factor of sqrt(2); unscaled they are sqrt(d_model) times smaller."""
+    for scaled, size in ((True, 1.0), (False, d_model**-0.5)):
+        model = make_model(d_model=d_model, source_vocab=2000, scale_embeddings=scaled)
+        ids = torch.arange(2000).reshape(50, 40)
+        tokens = model.source_embedding(ids) - sinusoids(40, d_model)
+        assert tokens.square().mean().sqrt().item() == pytest.approx(size, rel=0.05)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_the_feed_forward_is_two_convolutions_of_width_one(activation: str) -> None:
+    layer = FeedForward(ModelConfig(d_model=8, d_ff=24, activation=activation)).eval()
+    widen, narrow = torch.nn.Conv1d(8, 24, 1), torch.nn.Conv1d(24, 8, 1)
+    with torch.no_grad():
+        for convolution, linear in ((widen, layer.widen), (narrow, layer.narrow)):
+            convolution.weight.copy_(linear.weight[:, :, None])
+            convolution.bias.copy_(linear.bias)
+    x = torch.randn(2, 5, 8)
+    assert_close(layer(x), narrow(layer.activation(widen(x.mT))).mT)
 
 
 def test_a_final_norm_is_applied_to_the_output_of_each_stack() -> None:
@@ -195,11 +247,12 @@ def test_every_norm_of_a_model_uses_the_biased_variance() -> None:
         assert_close(norm(x), (x - 3) / (3.5 + 1e-5) ** 0.5)
 
 
-def test_dropout_acts_in_training_only() -> None:
-    model = make_model(dropout=0.5, attention_dropout=0.5, ff_dropout=0.5)
-    assert torch.equal(model(SOURCE, TARGET), model(SOURCE, TARGET))
-    model.train()
-    assert not torch.equal(model(SOURCE, TARGET), model(SOURCE, TARGET))
+def test_the_unbiased_deviation_of_a_sketch_gives_smaller_numbers_than_a_norm() -> None:
+    x = tensor([140.0, 150.0, 160.0, 170.0, 180.0])
+    sketch = (x - x.mean()) / x.std()  # torch divides by n - 1 here, LayerNorm by n
+    norm = torch.nn.LayerNorm(5)(x)
+    assert_close(sketch, norm * (4 / 5) ** 0.5)
+    assert_close(norm, tensor([-(2**0.5), -(0.5**0.5), 0.0, 0.5**0.5, 2**0.5]))
 
 
 def test_the_papers_base_model_has_its_parameters() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn, tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attendant.model import checkpoint
@@ -30,26 +30,28 @@ class Line(nn.Module):
         return self.w * x + self.b
 
 
-# Loss before each step, and w and b: the notes print the first step; the next rows are computed by the same rule.
-SGD_ROWS = [
-    (33.0, 0.0, 0.0),
-    (24.7524, 0.28, 0.10),
-    (18.5674, 0.5224, 0.1868),
-    (13.9293, 0.7322, 0.2622),
-    (10.4510, 0.9139, 0.3276),
-]
+# The rows that the notes print: w and b after a step, and the loss before it.
+SGD_ROWS = {
+    0: (0.28, 0.10, 33.000),
+    20: (1.98, 0.73, 0.123),
+    40: (2.07, 0.79, 0.015),
+    60: (2.06, 0.82, 0.012),
+    80: (2.06, 0.84, 0.009),
+}
 
 
-def test_sgd_on_five_points_of_the_notes() -> None:
+def test_sgd_on_five_points_prints_the_rows_of_the_notes() -> None:
     x, line = torch.arange(5.0), Line()
     optimizer = make_optimizer(line, TrainConfig(optimizer="sgd"))
     optimizer.param_groups[0]["lr"] = 0.01
-    for row in SGD_ROWS:
+    rows = {}
+    for step in range(81):
         loss = (line(x) - (2 * x + 1)).square().mean()
-        assert_close(torch.stack([loss, line.w, line.b]).detach(), tensor(row), atol=5e-5, rtol=0)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        rows[step] = (round(line.w.item(), 2), round(line.b.item(), 2), round(loss.item(), 3))
+    assert {step: rows[step] for step in SGD_ROWS} == SGD_ROWS
 
 
 def sgd(w: Tensor, g: Tensor, s: dict[str, Tensor], t: int) -> Tensor:
