@@ -123,7 +123,19 @@ class AlignmentChoice:
     method: str = "argmax"
 
 
-INCLUDED = ("structure", "qkv", "scores", "sums", "residual", "embeddings", "positions", "neighbours", "plane")
+INCLUDED = (
+    "structure",
+    "qkv",
+    "scores",
+    "sums",
+    "projected",
+    "residual",
+    "embeddings",
+    "positions",
+    "bias",
+    "neighbours",
+    "plane",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

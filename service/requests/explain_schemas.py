@@ -30,7 +30,19 @@ MOST_ALTERNATIVES = 100
 KINDS = Literal["encoder", "decoder", "cross"]
 SUBLAYERS = Literal["encoder", "decoder", "cross", "encoder_feed_forward", "decoder_feed_forward"]
 SUBLAYERS_TAKES = "encoder, decoder, cross, encoder_feed_forward or decoder_feed_forward"
-INCLUDED = Literal["structure", "qkv", "scores", "sums", "residual", "embeddings", "positions", "neighbours", "plane"]
+INCLUDED = Literal[
+    "structure",
+    "qkv",
+    "scores",
+    "sums",
+    "projected",
+    "residual",
+    "embeddings",
+    "positions",
+    "bias",
+    "neighbours",
+    "plane",
+]
 PARTS: dict[str, Any] = {"max_length": 1000, "fail_fast": True}
 LAYERS_TAKES = "a list of whole numbers from 0, or null"
 Places = list[Annotated[int, Field(ge=0)]]
@@ -107,10 +119,12 @@ class ExplainRequest(RequestModel):
     include: list[INCLUDED] = option(
         [],
         "what else is answered, by the layers and heads chosen: queries, keys and values; their scores before the "
-        "mask; the weighted sums of the values; the residual stream; embeddings; tables of positions; each token's "
-        "nearest; the target vocabulary in a plane; what kind of Transformer it is",
-        "a list of structure, qkv, scores, sums, residual, embeddings, positions, neighbours and plane",
-        max_length=9,
+        "mask; the weighted sums of the values; what each head's sum adds to the stream; the residual stream; "
+        "embeddings; tables of positions; relative positions' bias of scores; each token's nearest; the target "
+        "vocabulary in a plane; what kind of Transformer it is",
+        "a list of structure, qkv, scores, sums, projected, residual, embeddings, positions, bias, neighbours and "
+        "plane",
+        max_length=11,
     )
     ablate: AblateRequest | None = option(
         None,
@@ -215,10 +229,15 @@ class AttentionResponse(ResponseModel):
 
 
 class IncludedResponse(ResponseModel):
-    name: str = value("query, key, value, scores, sums, stream, output, tokens, positions or position_table")
+    name: str = value(
+        "query, key, value, vector, scores, sums, projected, bias, stream, output, tokens, positions or position_table"
+    )
     of: str = value("the kind of attention, the stack (encoder, decoder) or the side (source, target)")
     axes: list[str] = value("what each axis counts")
-    places: list[str] = value("what the axis places counts: the embedding and sub-layers, by kind and layer")
+    places: list[str] = value(
+        "what the axis places counts: the embedding and sub-layers, by kind and layer; or distances: of a key after "
+        "its query, below 0 before it"
+    )
     layers: list[int] = value("that were chosen; empty where there is no such axis")
     heads: list[int] = value("that were chosen; empty where there is no such axis")
     shape: list[int] = value("the size of each axis")
@@ -259,8 +278,14 @@ class PlaneResponse(ResponseModel):
 
 class StructureResponse(ResponseModel):
     norm: str = value("pre or post: whether a norm comes before a sub-layer, or after its residual connection")
-    activation: str = value("of the feed-forward: relu, gelu or silu; empty: another one")
+    norm_kind: str = value("layer: LayerNorm; rms: RMSNorm")
+    activation: str = value(
+        "of the feed-forward: relu, gelu or silu, after gated_ where it has a gate; empty: another one"
+    )
     score: str = value("of attention: dot, additive or gaussian")
+    positions: str = value(
+        "sinusoidal or learned: added to embeddings; relative: a bias of scores by distance; none: neither"
+    )
     added_positions: list[str] = value("sides whose embeddings have positions added")
 
 

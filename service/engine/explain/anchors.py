@@ -16,7 +16,7 @@ from attendant.export.bundle import OnnxGraph, Sizes
 
 Sublayer = tuple[str, int]
 SIDES = ("source", "target")
-THROUGH = ("Mul", "Sub", "Add", "Cast", "Squeeze")  # between a product of queries and keys, and the mask
+THROUGH = ("Mul", "Sub", "Cast", "Squeeze")  # between a product of queries and keys, and its score
 ACTIVATIONS = {"Relu": "relu", "Gelu": "gelu", "Sigmoid": "silu"}
 
 
@@ -29,11 +29,14 @@ class Attention:
     query: str  # (B, H, T, d)
     key: str  # (B, H, S, d)
     value: str  # (B, H, S, d)
-    scores: str  # (B, H, T, S), before the mask
+    scores: str  # (B, H, T, S), with the bias, before the mask
     weights: str  # (B, H, T, S)
     sums: str  # (B, H, T, d): the weighted sum of the values
     read_sums: int  # the node that reads the sums
     score: str  # dot, additive or gaussian
+    vector: str  # of the additive score: v, (H, 1, d, 1), a weight; else empty
+    bias: str  # the table of relative positions, (H, distances), a weight; else empty
+    projection: str  # W_O, (H d, D); empty where the product is one of whole numbers
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Anchors:
     streams: dict[Sublayer, str]  # x after each sub-layer, (B, T, D)
     embedded: dict[str, Embedded]  # by side
     norm: str  # pre or post
-    activation: str
+    norm_kind: str  # layer or rms
+    activation: str  # relu, gelu or silu, after gated_ where the feed-forward has a gate; empty: another one
 
 
 def find_anchors(graph: OnnxGraph, sizes: Sizes) -> Anchors:
@@ -64,10 +68,17 @@ def find_anchors(graph: OnnxGraph, sizes: Sizes) -> Anchors:
             attention[kind, layer] = _attention(graph, weights)
     residuals = _residuals(graph, attention)
     norm, streams = _streams(graph, residuals)
-    feed = range(residuals["encoder", 0] + 1, residuals["encoder_feed_forward", 0])
-    activation = next((ACTIVATIONS[graph.nodes[at].op] for at in feed if graph.nodes[at].op in ACTIVATIONS), "")
+    activation = _activation(graph, residuals)
+    norm_kind = "layer" if any(node.op == "LayerNormalization" for node in graph.nodes) else "rms"
     embedded = {side: found for side in SIDES if (found := _embedded(graph, side)) is not None}
-    return Anchors(attention, residuals, streams, embedded, norm, activation)
+    return Anchors(attention, residuals, streams, embedded, norm, norm_kind, activation)
+
+
+def _activation(graph: OnnxGraph, residuals: dict[Sublayer, int]) -> str:
+    """Of the first feed-forward, which splits what it computes where it has a gate."""
+    feed = graph.nodes[residuals["encoder", 0] + 1 : residuals["encoder_feed_forward", 0]]
+    found = next((ACTIVATIONS[node.op] for node in feed if node.op in ACTIVATIONS), "")
+    return f"gated_{found}" if found and any(node.op == "Split" for node in feed) else found
 
 
 def _inputs(graph: OnnxGraph, node: int | None, op: str, count: int | None = None) -> tuple[str, ...]:
@@ -79,7 +90,12 @@ def _inputs(graph: OnnxGraph, node: int | None, op: str, count: int | None = Non
 def _attention(graph: OnnxGraph, weights: str) -> Attention:
     masked = _inputs(graph, graph.producer(weights), "Softmax")[0]
     _, scores, _ = _inputs(graph, graph.producer(masked), "Where", 3)
-    query, key, score = _query_key(graph, scores)
+    unbiased, bias = scores, ""
+    last = graph.producer(scores)
+    if last is not None and graph.nodes[last].op == "Add":
+        unbiased, added = graph.nodes[last].inputs
+        bias, _ = _inputs(graph, graph.producer(added), "Gather", 2)
+    query, key, score, vector = _query_key(graph, unbiased)
     product = next((at for at in graph.consumers(weights) if graph.nodes[at].op == "MatMul"), None)
     _, value = _inputs(graph, product, "MatMul", 2)
     assert product is not None
@@ -87,11 +103,23 @@ def _attention(graph: OnnxGraph, weights: str) -> Attention:
     readers = graph.consumers(sums)
     if len(readers) != 1:
         raise UnknownGraphError("the heads' sums are read more than once")
-    return Attention(query, key, value, scores, weights, sums, readers[0], score)
+    projection = _projection(graph, readers[0])
+    return Attention(query, key, value, scores, weights, sums, readers[0], score, vector, bias, projection)
 
 
-def _query_key(graph: OnnxGraph, scores: str) -> tuple[str, str, str]:
-    """Back from the scores to the product of queries and keys."""
+def _projection(graph: OnnxGraph, reader: int) -> str:
+    """What the heads' sums are multiplied by, once they are side by side."""
+    value = graph.nodes[reader].outputs[0]
+    for op in ("Reshape", "MatMul"):
+        at = next((at for at in graph.consumers(value) if graph.nodes[at].op == op), None)
+        if at is None:
+            return ""
+        last, value = graph.nodes[at].inputs[1], graph.nodes[at].outputs[0]
+    return last
+
+
+def _query_key(graph: OnnxGraph, scores: str) -> tuple[str, str, str, str]:
+    """Back from the scores to the product of queries and keys; and the weight of an additive score."""
     value, score = scores, "dot"
     while True:
         at = graph.producer(value)
@@ -108,9 +136,9 @@ def _query_key(graph: OnnxGraph, scores: str) -> tuple[str, str, str]:
     if before is not None and graph.nodes[before].op == "Tanh":
         both = _inputs(graph, graph.producer(graph.nodes[before].inputs[0]), "Add", 2)
         query, key = (_inputs(graph, graph.producer(each), "Unsqueeze")[0] for each in both)
-        return query, key, "additive"
+        return query, key, "additive", node.inputs[1]
     key = _inputs(graph, graph.producer(node.inputs[1]), "Transpose")[0]
-    return node.inputs[0], key, score
+    return node.inputs[0], key, score, ""
 
 
 def _residuals(graph: OnnxGraph, attention: dict[Sublayer, Attention]) -> dict[Sublayer, int]:

@@ -10,10 +10,16 @@ import numpy as np
 from attendant.export.bundle import Sizes
 from attendant.service.engine.explain.anchors import SIDES, Sublayer
 from attendant.service.engine.explain.attention import layers_of
+from attendant.service.engine.explain.counts import MOST_DISTANCES
 from attendant.service.engine.explain.inside import Inside
 from attendant.service.engine.tasks import Array, AttentionChoice, IncludedValues
 
-PER_HEAD = {"qkv": ("query", "key", "value"), "scores": ("scores",), "sums": ("sums",)}
+PER_HEAD = {
+    "qkv": ("query", "key", "value", "vector"),
+    "scores": ("scores",),
+    "sums": ("sums",),
+    "projected": ("projected",),
+}
 ROWS = {"encoder": ("source", "source"), "decoder": ("target", "decoder_inputs"), "cross": ("target", "source")}
 STACKS = {"encoder": ("encoder", "encoder_feed_forward"), "decoder": ("decoder", "cross", "decoder_feed_forward")}
 
@@ -21,11 +27,14 @@ STACKS = {"encoder": ("encoder", "encoder_feed_forward"), "decoder": ("decoder",
 def values_of(include: tuple[str, ...], choice: AttentionChoice, sizes: Sizes, inside: Inside) -> list[str]:
     """The outputs that a run has to give for it."""
     found = [
-        _value(inside, name, (kind, layer))
+        value
         for name in _per_head(include)
         for kind in choice.kinds
         for layer in _layers(kind, choice, sizes)
+        for value in _values(inside, name, (kind, layer))
     ]
+    if "bias" in include:
+        found += _tables(inside).values()
     if "residual" in include:
         found += [*inside.stream.values(), *inside.anchors.streams.values(), *inside.outputs.values()]
     if "embeddings" in include:
@@ -48,14 +57,18 @@ def collect(
         for kind in choice.kinds:
             layers = _layers(kind, choice, sizes)
             heads = tuple(range(sizes.heads)) if choice.heads is None else choice.heads
-            stacked = np.stack([outputs[_value(inside, name, (kind, layer))][0, list(heads)] for layer in layers])
+            if not _values(inside, name, (kind, layers[0])):
+                continue
+            stacked = np.stack([_of_heads(name, inside, outputs, (kind, layer), heads) for layer in layers])
             queries, keys = ROWS[kind]
-            axes = {"query": (queries,), "sums": (queries,), "scores": (queries, keys)}.get(name, (keys,))
+            axes = {"key": (keys,), "value": (keys,), "vector": (), "scores": (queries, keys)}.get(name, (queries,))
             for axis, of in enumerate(axes, start=2):
                 cut = slice(source) if of == "source" else slice(dropped if of == "target" else 0, None)
                 stacked = stacked[(slice(None),) * axis + (cut,)]
             last = () if name == "scores" else ("features",)
             found.append(IncludedValues(name, kind, ("layers", "heads", *axes, *last), stacked, (), layers, heads))
+    if "bias" in include:
+        found += [_bias(stack, outputs[table]) for stack, table in _tables(inside).items()]
     if "residual" in include:
         found += [each for stack in STACKS for each in _residual(stack, sizes, inside, outputs, source)]
     if "embeddings" in include:
@@ -74,8 +87,39 @@ def _layers(kind: str, choice: AttentionChoice, sizes: Sizes) -> tuple[int, ...]
     return tuple(range(layers_of(kind, sizes))) if choice.layers is None else choice.layers
 
 
-def _value(inside: Inside, name: str, of: Sublayer) -> str:
-    return inside.sums[of] if name == "sums" else str(getattr(inside.anchors.attention[of], name))
+def _values(inside: Inside, name: str, of: Sublayer) -> list[str]:
+    """The outputs that give it; none where this model has no such thing."""
+    found = inside.anchors.attention[of]
+    if name == "projected":
+        return [inside.sums[of], found.projection] if found.projection else []
+    value = inside.sums[of] if name == "sums" else str(getattr(found, name))
+    return [value] if value else []
+
+
+def _of_heads(name: str, inside: Inside, outputs: dict[str, Array], of: Sublayer, heads: tuple[int, ...]) -> Array:
+    value, *weights = (outputs[each] for each in _values(inside, name, of))
+    if name == "vector":  # (H, 1, d, 1)
+        return value[list(heads), 0, :, 0]
+    chosen: Array = value[0, list(heads)]
+    if weights:  # W_O, (H d, D): each head has its rows
+        parts = weights[0].reshape(value.shape[1], value.shape[3], -1)
+        chosen = chosen.astype(np.float32) @ parts[list(heads)].astype(np.float32)
+    return chosen
+
+
+def _tables(inside: Inside) -> dict[str, str]:
+    """The biases of relative positions, by stack, which all its layers share."""
+    tables = {stack: inside.anchors.attention[stack, 0].bias for stack in STACKS}
+    return {stack: table for stack, table in tables.items() if table}
+
+
+def _bias(stack: str, table: Array) -> IncludedValues:
+    """(H, distances): key's position - query's, from -M to M in the encoder, to 0 in the decoder; cut at the most."""
+    largest = table.shape[1] // 2 if stack == "encoder" else table.shape[1] - 1
+    distances = range(max(-largest, -MOST_DISTANCES), min(table.shape[1] - largest, MOST_DISTANCES + 1))
+    places = tuple(str(distance) for distance in distances)
+    values = table[:, largest + distances.start : largest + distances.stop]
+    return IncludedValues("bias", stack, ("heads", "distances"), values, places, (), tuple(range(len(table))))
 
 
 def _residual(

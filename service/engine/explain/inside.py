@@ -60,15 +60,24 @@ class Inside:
             raise InvalidFieldError("this model adds no positions to its embeddings; leave positions out.", "ablate")
         return feeds | {name: np.zeros_like(feeds[name]) for name in zeros}
 
-    def structure(self) -> dict[str, Any]:
-        """What kind of Transformer it is, read from its graph."""
+    def structure(self, is_turning: bool) -> dict[str, Any]:
+        """What kind of Transformer it is, read from its graph; `is_turning` of the table of added positions."""
         found = self.anchors
         return {
             "norm": found.norm,
+            "norm_kind": found.norm_kind,
             "activation": found.activation,
             "score": found.attention["encoder", 0].score,
+            "positions": self._positions(is_turning),
             "added_positions": sorted(found.embedded),
         }
+
+    def _positions(self, is_turning: bool) -> str:
+        if self.anchors.attention["encoder", 0].bias:
+            return "relative"
+        if not self.anchors.embedded:
+            return "none"
+        return "sinusoidal" if is_turning else "learned"
 
 
 def open_inside(data: bytes, sizes: Sizes, precision: str) -> Inside:
@@ -107,6 +116,7 @@ def _values(inside: Inside) -> Iterable[str]:
     anchors = inside.anchors
     for found in anchors.attention.values():
         yield from (found.query, found.key, found.value, found.scores)
+        yield from (value for value in (found.vector, found.bias, found.projection) if value)
     yield from inside.sums.values()
     yield from inside.outputs.values()
     yield from dict.fromkeys([*inside.stream.values(), *anchors.streams.values()])

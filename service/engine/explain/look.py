@@ -49,7 +49,7 @@ class Look:
         if "positions" in task.include:
             found["included"] += vocabulary.positions(files)
         if "structure" in task.include:
-            found["structure"] = self._inside().structure()
+            found["structure"] = self._inside().structure(vocabulary.is_turning(files))
         tables = {side: vocabulary.Table(files, side) for side in ("source", "target")}
         if "neighbours" in task.include:
             words = {"source": self._source, "target": (*ids, self._special.eos)[:steps]}
@@ -118,9 +118,10 @@ class Look:
 
 
 def passed_bytes(task: Explain, sizes: Sizes, source: int, read: int) -> int:
-    """Values that are held beside those that are answered: parts of tables, and padded rows."""
+    """Values that are held beside those that are answered: parts of tables, padded rows, and matrices."""
     tables = 3 * vocabulary.ROWS * sizes.d_model if {"neighbours", "plane"} & {*task.include} else 0
     padded = (
         4 * (sizes.encoder_layers + sizes.decoder_layers) * (source + read + 8) * sizes.d_model if task.include else 0
     )
-    return tables + padded
+    matrices = (sizes.encoder_layers + 2 * sizes.decoder_layers) * sizes.d_model * sizes.heads * sizes.head
+    return tables + padded + (matrices if "projected" in task.include else 0)

@@ -82,6 +82,18 @@ def positions(files: GraphFiles) -> tuple[IncludedValues, ...]:
     return tuple(found)
 
 
+def is_turning(files: GraphFiles) -> bool:
+    """Whether an offset turns each position alike, as it does with sines and cosines in any order of columns.
+
+    Then the product of two rows depends on their distance alone, and is the same along each diagonal.
+    """
+    tables = positions(files)
+    if not tables:
+        return False
+    products = tables[0].values @ tables[0].values.T
+    return bool(np.abs(products[1:, 1:] - products[:-1, :-1]).max(initial=0) < 0.01 * np.diag(products).mean())
+
+
 def _unit(rows: Array) -> Array:
     found: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return found

@@ -14,7 +14,7 @@ from torch import nn
 
 from attendant.export.bundle import Bundle
 from attendant.model.text.tokenizer import BOS, EOS, PAD
-from attendant.model.transformer import Residual, Transformer
+from attendant.model.transformer import Residual, Transformer, sinusoids
 from attendant.service.engine.explain import full_graph
 from attendant.service.engine.explain.anchors import UnknownGraphError
 from attendant.service.engine.explain.counts import count_included
@@ -38,7 +38,7 @@ from attendant.service.engine.tasks import (
 )
 from attendant.service.errors import CancelledError, InvalidFieldError, NotFoundError
 from tests.support.engines import make_bundle, make_engine
-from tests.support.small_models import make_model, with_random_biases
+from tests.support.small_models import T5, make_model, with_random_biases
 
 SOURCE, TARGET = (4, 9, 6, 12, 5), (7, 4, 10)
 READ = (BOS, *TARGET)
@@ -49,6 +49,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"norm": "pre", "score": "gaussian", "activation": "silu", "embedding_norm": True, "encoder_layers": 1},
     {"score": "gaussian", "final_norm": True, "bias": False, "scale_embeddings": False, "decoder_layers": 1},
     {"source_end": False, "output_bias": True, "tie": "none", "d_model": 32, "heads": 4, "norm": "pre"},
+    T5, T5 | {"activation": "gated_silu", "norm": "post", "final_norm": True, "score": "gaussian"},
+    T5 | {"score": "additive", "encoder_layers": 1},
 ]  # fmt: skip
 STACKS = {"encoder": ("self", "feed"), "decoder": ("self", "cross", "feed")}
 
@@ -101,17 +103,76 @@ def score_of(model: Transformer, kind: str, layer: int, q: Any, k: Any) -> Any:
     return q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
 
 
+def bias_of(model: Any, kind: str, queries: int, keys: int) -> Any:
+    """(H, T, S): torch's, in self-attention alone"""
+    if model.encoder_bias is None or kind == "cross":
+        return np.zeros((1, queries, keys))
+    return getattr(model, f"{kind}_bias")(keys).detach().numpy()[:, -queries:]
+
+
 def test_queries_keys_and_values_give_scores_weights_and_sums(model: Transformer, graph: FullGraph) -> None:
     outputs, found = look(graph, include=("qkv", "scores", "sums"))
     values = by_name(found["included"])
     for kind in ATTENTION_KINDS:
         for layer, weights in enumerate(outputs[kind]):
             q, k, v, scores, sums = (values[name, kind][layer] for name in ("query", "key", "value", "scores", "sums"))
-            assert np.abs(score_of(model, kind, layer, q, k) - scores).max() < 1e-4
+            expected = score_of(model, kind, layer, q, k) + bias_of(model, kind, len(q[0]), len(k[0]))
+            assert np.abs(expected - scores).max() < 1e-4
             masked = np.where(weights > 0, scores, -np.inf)
             exps = np.exp(masked - masked.max(axis=-1, keepdims=True))
             assert np.abs(exps / exps.sum(axis=-1, keepdims=True) - weights).max() < 1e-4
             assert np.abs(weights @ v - sums).max() < 1e-4
+
+
+def test_the_vector_of_an_additive_score_is_torchs(model: Transformer, graph: FullGraph) -> None:
+    _, found = look(graph, include=("qkv",), attention=AttentionChoice(kinds=ATTENTION_KINDS, layers=(0,), heads=(1,)))
+    values = by_name(found["included"])
+    for kind in ATTENTION_KINDS:
+        if model.config.score != "additive":
+            assert ("vector", kind) not in values
+            continue
+        assert np.array_equal(values["vector", kind], attention_of(model, kind, 0).additive[None, 1:2].detach().numpy())
+
+
+def test_what_the_heads_project_adds_up_to_what_their_sublayer_adds(model: Transformer, graph: FullGraph) -> None:
+    _, found = look(graph, include=("projected", "sums", "residual"))
+    values = by_name(found["included"])
+    for kind in ATTENTION_KINDS:
+        place = {"encoder": 0, "decoder": 0, "cross": 1}[kind]
+        every = 2 if kind == "encoder" else 3
+        output = values["output", "encoder" if kind == "encoder" else "decoder"][place::every]
+        for layer, projected in enumerate(values["projected", kind]):
+            linear = attention_of(model, kind, layer).project_out
+            bias = 0 if linear.bias is None else linear.bias.detach().numpy()
+            assert np.abs(projected.sum(0) + bias - output[layer]).max() < 1e-4
+            rows = linear.weight.detach().numpy()[:, : model.config.head].T  # of the first head
+            assert np.abs(values["sums", kind][layer][0] @ rows - projected[0]).max() < 1e-4
+
+
+def test_the_bias_over_distances_is_torchs(model: Transformer, graph: FullGraph) -> None:
+    _, found = look(graph, include=("bias",))
+    if model.config.positions != "relative":
+        assert found["included"] == ()
+        return
+    for stack, each in zip(STACKS, found["included"], strict=True):
+        distances = torch.tensor([int(place) for place in each.places])
+        assert (each.name, each.of, each.axes) == ("bias", stack, ("heads", "distances"))
+        assert distances.tolist() == list(range(-6, 7 if stack == "encoder" else 1))
+        table: Any = getattr(model, f"{stack}_bias")
+        assert np.array_equal(each.values, table.of_distances(distances).detach().numpy())
+        beyond = table.of_distances(distances[:1] - 9).detach().numpy()
+        assert np.array_equal(each.values[:, :1], beyond)  # the last stands for all beyond
+
+
+def test_distances_are_answered_up_to_a_bound(tmp_path: Path) -> None:
+    model = make_model(seed=5, **T5 | {"relative_distance": 300})
+    _, found = look(
+        FullGraph(GraphFiles(make_bundle(model, tmp_path / "far", ("fp32",)), "fp32"), 1), include=("bias",)
+    )
+    places = [each.places for each in found["included"]]
+    assert [(each[0], each[-1], len(each)) for each in places] == [("-128", "128", 257), ("-128", "0", 129)]
+    torchs: Any = model.decoder_bias
+    assert np.array_equal(found["included"][1].values, torchs.of_distances(torch.arange(-128, 1)).detach().numpy())
 
 
 def test_the_stream_is_torchs_after_each_sublayer(model: Transformer, graph: FullGraph) -> None:
@@ -141,6 +202,9 @@ def test_embeddings_are_torchs(model: Transformer, graph: FullGraph) -> None:
     values = by_name(found["included"])
     for side, ids in (("source", (*SOURCE, EOS)), ("target", READ)):
         embedding: Any = getattr(model, f"{side}_embedding")
+        if embedding.positions is None:
+            assert values == {}
+            continue
         tokens = embedding.tokens.weight[list(ids)].detach().numpy() * embedding.scale
         table = embedding.positions.detach().numpy()
         assert np.abs(values["tokens", side] - tokens).max() < 1e-5
@@ -152,9 +216,21 @@ def test_the_structure_is_the_models(model: Transformer, graph: FullGraph) -> No
     config = model.config
     _, found = look(graph, include=("structure",))
     assert found["structure"] == {
-        "norm": config.norm, "activation": config.activation, "score": config.score,
-        "added_positions": ["source", "target"],
+        "norm": config.norm, "norm_kind": config.norm_kind, "activation": config.activation, "score": config.score,
+        "positions": config.positions,
+        "added_positions": [] if config.positions == "relative" else ["source", "target"],
     }  # fmt: skip
+
+
+def test_sinusoids_in_another_order_are_told_from_learned_positions(tmp_path: Path) -> None:
+    for order, expected in ((np.r_[0:16:2, 1:16:2], "sinusoidal"), (np.arange(16), "learned")):
+        model: Any = make_model(seed=5, positions="learned")
+        with torch.no_grad():
+            if expected == "sinusoidal":  # as Marian has them: sines, then cosines
+                model.source_embedding.positions.copy_(sinusoids(64, 16)[:, order])
+        bundle = make_bundle(model, tmp_path / expected, ("fp32",))
+        _, found = look(FullGraph(GraphFiles(bundle, "fp32"), 1), include=("structure",))
+        assert found["structure"]["positions"] == expected
 
 
 def attention_of(model: Any, kind: str, layer: int) -> Any:
@@ -170,8 +246,7 @@ def silence(linear: nn.Linear, rows: slice = slice(None)) -> None:
 
 
 def without_head(model: Any) -> None:
-    width = model.config.d_model
-    head = width // model.config.heads
+    width, head = model.config.inner, model.config.head
     silence(attention_of(model, "cross", 0).project_in, slice(2 * width + head, 2 * width + 2 * head))  # its values
 
 
@@ -210,6 +285,10 @@ ABLATIONS: list[tuple[Ablation, Callable[[Any], None]]] = [
 def test_an_ablated_model_is_torchs_without_that_part(
     model: Transformer, graph: FullGraph, ablation: Ablation, change: Callable[[Any], None]
 ) -> None:
+    if ablation.positions and model.config.positions == "relative":
+        with pytest.raises(InvalidFieldError, match="adds no positions"):
+            look(graph, ablation=ablation)
+        return
     changed = Transformer(model.config).eval()
     changed.load_state_dict(model.state_dict())
     change(changed)
@@ -276,9 +355,10 @@ def test_an_ablated_decoding_that_nobody_waits_for_stops(bundle: Bundle) -> None
         looked.collect(looked.run(READ), TARGET, len(READ))
 
 
-def test_the_count_of_included_values_is_that_of_what_is_answered(bundle: Bundle) -> None:
+def test_the_count_of_included_values_is_that_of_what_is_answered(tmp_path: Path) -> None:
+    bundle = make_bundle(make_model(seed=5, score="additive"), tmp_path / "additive", ("fp32",))
     graph = FullGraph(GraphFiles(bundle, "fp32"), 1)
-    names = tuple(name for name in INCLUDED if name not in ("neighbours", "plane", "positions"))
+    names = tuple(name for name in INCLUDED if name not in ("neighbours", "plane", "positions", "bias"))
     for choice in (EVERYTHING, AttentionChoice(kinds=("cross", "decoder"), layers=(1,), heads=(0,))):
         _, found = look(graph, include=names, attention=choice)
         counted = count_included(names, choice, bundle.sizes, len(SOURCE) + 1, len(READ), len(READ))
@@ -316,3 +396,10 @@ def test_neighbours_and_the_plane_are_those_of_the_table(bundle: Bundle, tmp_pat
         assert plane.ids == tuple(each for each in range(11) if each != PAD)
         variances = np.linalg.svd(unit[1:] - unit[1:].mean(0))[1] ** 2
         assert abs(plane.share - variances[:2].sum() / variances.sum()) < tolerance
+
+
+def test_a_bundle_of_int8_alone_answers_all_but_projections(tmp_path: Path) -> None:
+    bundle = make_bundle(make_model(seed=5, **T5), tmp_path / "int8", ("int8",))
+    _, found = look(FullGraph(GraphFiles(bundle, "int8"), 1), include=("sums", "projected", "bias", "structure"))
+    assert {name for name, _ in by_name(found["included"])} == {"sums", "bias"}
+    assert found["structure"]["activation"] == "gated_gelu"
