@@ -24,6 +24,7 @@ KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 SPACE = "▁"
 OUTSIDE = "  "  # prefix of tokens that no text may yield: a text has no spaces left when it is split into pieces
 ALWAYS = 100.0  # score per character of a user-defined piece, high enough to win always
+FIRST_MARK, MOST_MARKS = 0xF0000, 1000  # private characters, which no table of normalization changes
 LARGEST = 64 * 2**20  # bytes
 
 
@@ -74,9 +75,9 @@ class SentencePiece:
             vocabulary = {name: i for i, name in enumerate(named)}
             unknown = SPECIAL_TOKENS[UNK]
             backend = Backend(models.BPE(vocabulary, _merges(scores), unk_token=unknown, fuse_unk=True))
-        steps: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
+        steps = self._normalization()
         if self.squeeze_spaces:
-            steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ | $"), "")]
+            steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
         if steps:
             backend.normalizer = normalizers.Sequence(steps)
         words = not any(SPACE in text[1:] for text in scores)
@@ -85,6 +86,16 @@ class SentencePiece:
         backend.decoder = decoder(self.dummy_prefix, bool(spelled))
         backend.add_tokens([token for token in self.added if token.content in scores])  # they keep their ids
         return backend
+
+    def _normalization(self) -> list[Any]:
+        """The table, which leaves user-defined pieces (a line's end, say) as they are."""
+        if not self.charsmap:
+            return []
+        table = normalizers.Precompiled(self.charsmap)
+        defined = [text for text, _, kind in self.pieces if kind == USER_DEFINED and table.normalize_str(text) != text]
+        marks = [(text, chr(FIRST_MARK + i)) for i, text in enumerate(defined[:MOST_MARKS])]
+        before = [normalizers.Replace(text, mark) for text, mark in marks]
+        return [*before, table, *(normalizers.Replace(mark, text) for text, mark in marks)]
 
 
 def decoder(dummy_prefix: bool = True, spelled: bool = False) -> decoders.Decoder:

@@ -41,8 +41,9 @@ FEED_FORWARDS = {
 EPSILON = 1e-6
 MAX_LENGTH, MAX_LENGTH_OF_BYTES = 512, 1024  # tokens, where no flag says: relative positions have no end of their own
 MOST_EXTRA = 10_000  # sentinels
-SPECIAL = ("<pad>", "</s>", "<unk>")
+SPECIAL = ("<pad>", "</s>", "<unk>")  # ByT5's first ids, in their order; MADLAD-400 has no padding
 SENTINEL = re.compile(r"<extra_id_\d+>")
+# Of MADLAD-400: <2de>, <2zh_Hant>, <2fr_CA>. <2Latn>, <2translate>, <2en_xx_simple> and <2> are no languages.
 LANGUAGE = re.compile(r"<2([a-z]{2,3}(?:_[A-Za-z]{2,4})?)>")
 Text = SentencePiece | TokenizerJson | ByteLevel
 
@@ -168,6 +169,8 @@ def _read_text(d: hf.Directory) -> tuple[Text | None, list[str]]:
     listed = hf_vocabulary.added_tokens(d)
     for index, token in listed.items():
         found.setdefault(index, token.content)
+    # Those that have no row cannot be read or written: transformers adds a hundred to a MADLAD-400 that it saves.
+    found = {i: token for i, token in found.items() if 0 <= i < size or not SENTINEL.fullmatch(token)}
     if not any(SENTINEL.fullmatch(token) for token in found.values()):
         found |= _sentinels(d, max(found, default=-1) + 1, size, isinstance(text, ByteLevel))
     for index in [index for index in found if not 0 <= index < size][:1]:
@@ -196,7 +199,7 @@ def _is_bytes(d: hf.Directory) -> bool:
 
 
 def _add(text: Text | None, tokens: list[str]) -> None:
-    """Tokens that are found in a text as a whole: sentinels, languages, and others that were added."""
+    """Tokens that are found in a text as a whole: sentinels, and others that were added."""
     added = [AddedToken(token, normalized=False) for token in tokens]
     if isinstance(text, TokenizerJson):
         text.scores |= dict.fromkeys(tokens, 0.0)
@@ -204,14 +207,13 @@ def _add(text: Text | None, tokens: list[str]) -> None:
     elif isinstance(text, SentencePiece):
         pieces = {piece for piece, _, _ in text.pieces}
         text.pieces += [(token, 0.0, USER_DEFINED) for token in tokens if token not in pieces]
-        defined = [AddedToken(piece, normalized=False) for piece, _, kind in text.pieces if kind == USER_DEFINED]
-        text.added = defined + [token for token in added if token.content in pieces]
+        text.added = added
     elif text is not None:
         text.added = added
 
 
 def _vocabulary(d: hf.Directory, tokens: list[str]) -> Vocabulary:
-    for token in SPECIAL:
+    for token in ("</s>", "<unk>"):
         if token not in tokens:
             d.problems.add(f"the vocabulary lacks {token}")
     d.problems.raise_if_any()

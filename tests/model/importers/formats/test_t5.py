@@ -49,25 +49,53 @@ SHAPE: dict[str, Any] = {
 # What the families differ in.
 KINDS: dict[str, dict[str, Any]] = {
     "t5": {},
-    "flan": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "d_kv": 8, "num_heads": 3},
+    "flan": {"feed_forward_proj": "gated-silu", "tie_word_embeddings": False, "d_kv": 8, "num_heads": 3},
     "mt5": {"d_kv": 24},
     "byt5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "d_model": 48},
-    "madlad": {"feed_forward_proj": "gated-silu", "tie_word_embeddings": False},
+    "madlad": {
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "d_kv": 24,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+    },
 }
 STD = {"t5": 0.3, "byt5": 0.17}  # of weights: scores are not divided by sqrt(d), and with more f32 rounds visibly
 LANGUAGES = ["<2de>", "<2fr>", "<2zh_Hant>"]
+TASKS = ["<2en_xx_simple>", "<2translate>", "<2Latn>", "<2>"]  # of MADLAD-400, beside its languages
+SPECIAL = {"madlad": [1, 0, 0, 2]}  # ids of padding, unknown, start and end, where they are not T5's
+UNUSED = 5  # rows of the embedding that no token has
+
+
+class Pieces:
+    """SentencePiece itself, as a tokenizer of transformers: whose own for MADLAD-400 has another unknown token."""
+
+    def __init__(self, path: Path) -> None:
+        self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+
+    def __len__(self) -> int:
+        return int(self._pieces.get_piece_size())
+
+    def __call__(self, text: str) -> Any:
+        return transformers.BatchEncoding({"input_ids": [*self._pieces.encode(text), self._pieces.eos_id()]})
+
+    def get_vocab(self) -> dict[str, int]:
+        return {self._pieces.id_to_piece(i): i for i in range(len(self))}
 
 
 def make_t5(path: Path, kind: str, saved: bool = True) -> tuple[Any, Any]:
     """A model with random weights and its tokenizer; `saved`: by the library (tokenizer.json), else spiece.model."""
     path.mkdir()
+    tokenizer: Any
     if kind == "byt5":
         tokenizer = transformers.ByT5Tokenizer()
+    elif kind == "madlad":
+        defined = ["\n", *TASKS, *LANGUAGES]
+        tokenizer = Pieces(train_spm(path / t5.SPM, WORDS, user_defined_symbols=defined, vocab_size=70))
+        (path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer", "extra_ids": 0}')
+        saved = False
     else:
-        defined = LANGUAGES if kind == "madlad" else []
-        train_spm(
-            path / t5.SPM, WORDS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, user_defined_symbols=defined, vocab_size=60
-        )
+        train_spm(path / t5.SPM, WORDS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, vocab_size=60)
         options = {"tokenizer_class": "T5Tokenizer", "extra_ids": 10}
         (path / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
         tokenizer = transformers.T5Tokenizer.from_pretrained(str(path))
@@ -75,7 +103,7 @@ def make_t5(path: Path, kind: str, saved: bool = True) -> tuple[Any, Any]:
             (path / t5.SPM).unlink()
     if saved:
         tokenizer.save_pretrained(path)
-    config = {"vocab_size": len(tokenizer) + 5, **SHAPE, **KINDS[kind]}
+    config = {"vocab_size": len(tokenizer) + UNUSED, **SHAPE, **KINDS[kind]}
     if kind == "mt5":
         model = transformers.MT5ForConditionalGeneration(transformers.MT5Config(**config))
     else:
@@ -85,6 +113,14 @@ def make_t5(path: Path, kind: str, saved: bool = True) -> tuple[Any, Any]:
     model.eval()
     randomize(model, std=STD.get(kind, 0.2), cross=2.0)
     model.save_pretrained(path)
+    if kind == "madlad":  # the library's converter of T5X called the embeddings so, and the library takes any name
+        weights = dict(model.state_dict())
+        shared = weights.pop("shared.weight")
+        weights |= {"decoder.embed_tokens.weight": shared, "lm_head.weight": weights["lm_head.weight"].clone()}
+        del weights["encoder.embed_tokens.weight"]
+        save_file(weights, path / "model.safetensors")
+        options = json.loads((path / "config.json").read_text()) | {"tie_word_embeddings": False}
+        (path / "config.json").write_text(json.dumps(options))
     return model, tokenizer
 
 
@@ -92,8 +128,8 @@ def foreign_ids(imported: ImportedModel, tokenizer: Any, kind: str) -> dict[int,
     ids = tokenizer.get_vocab()
     if kind == "byt5":
         ids = {name: byte + 3 for name, byte in BYTES.items()} | tokenizer.added_tokens_encoder
-    ids |= {f"<unused {i}>": i for i in range(len(tokenizer) + 5)}
-    return names_to_foreign(imported, "target", ids, [0, 2, 0, 1])
+    ids |= {f"<unused {i}>": i for i in range(len(tokenizer) + UNUSED)}
+    return names_to_foreign(imported, "target", ids, SPECIAL.get(kind, [0, 2, 0, 1]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,27 +148,34 @@ def test_a_random_model_computes_what_the_library_computes(tmp_path: Path, kind:
         return logits
 
     texts = [text[: LENGTH - 1] for text in sentences(SOURCES)] if kind == "byt5" else sentences(SOURCES)
-    check_against(imported, texts, ids, forward, encode, [0], 1, 0, [0])
-    check_beams(imported, oracle, texts, [encode(text) for text in texts], ids)
+    pad, _, start, end = SPECIAL.get(kind, [0, 2, 0, 1])
+    check_against(imported, texts, ids, forward, encode, [start], end, pad, [pad])
+    check_beams(imported, oracle, texts, [encode(text) for text in texts], ids, pad, end)
 
 
 def check_beams(
-    imported: ImportedModel, oracle: Any, texts: list[str], sources: list[list[int]], ids: dict[int, int]
+    imported: ImportedModel,
+    oracle: Any,
+    texts: list[str],
+    sources: list[list[int]],
+    ids: dict[int, int],
+    pad: int,
+    end: int,
 ) -> None:
     """Beam 4 is that of the library on 99 % of the sources."""
     width = max(map(len, sources))
-    given = torch.tensor([[*source, *[0] * (width - len(source))] for source in sources])
+    given = torch.tensor([[*source, *[pad] * (width - len(source))] for source in sources])
     answers = oracle.generate(
         input_ids=given,
-        attention_mask=(given != 0).long(),
+        attention_mask=(given != pad).long(),
         num_beams=4,
         early_stopping=True,
         length_penalty=1.0,
         max_new_tokens=BEAM_LENGTH,
-        suppress_tokens=[0],  # padding has no probability here
+        suppress_tokens=[pad],  # padding has no probability here
         renormalize_logits=True,
     )
-    wanted = [[i for i in row[1:].tolist() if i not in (0, 1)] for row in answers]
+    wanted = [[i for i in row[1:].tolist() if i not in (pad, end)] for row in answers]
     ours = [encoding.ids for encoding in imported.source.encode_batch(texts)]
     found = decode_all(imported.load(), ours, 4, max_length=BEAM_LENGTH, early_stopping=True)
     same = sum([ids[i] for i in row] == answer for row, answer in zip(found, wanted, strict=True))
@@ -140,24 +183,46 @@ def check_beams(
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["tokenizer.json", "spiece.model"])
-def test_sentinels_and_languages_are_cut_out_of_a_text_as_the_library_does(tmp_path: Path, saved: bool) -> None:
-    _, tokenizer = make_t5(tmp_path / "model", "madlad", saved)
+def test_sentinels_are_cut_out_of_a_text_as_the_library_does(tmp_path: Path, saved: bool) -> None:
+    _, tokenizer = make_t5(tmp_path / "model", "t5", saved)
     imported = t5.read(tmp_path / "model")
-    ids = foreign_ids(imported, tokenizer, "madlad")
-    for text in ("<2de> the of", "<2de>the", "you <extra_id_0> for <extra_id_9>.", "  of   the ", "to <2zh_Hant>", "é"):
+    ids = foreign_ids(imported, tokenizer, "t5")
+    for text in ("you <extra_id_0> for <extra_id_9>.", "<extra_id_1>the", "  of   the ", "é"):
         assert [*(ids[i] for i in imported.source.encode(text).ids), 1] == tokenizer(text).input_ids
     answer = imported.target.encode("you <extra_id_0> for").ids
     assert imported.target.decode(answer) == "you<extra_id_0> for"
+
+
+def test_sentinels_beyond_the_embedding_are_left_out_and_other_tokens_there_are_refused(tmp_path: Path) -> None:
+    """transformers adds a hundred to a MADLAD-400 that is saved again."""
+    make_t5(tmp_path / "model", "madlad")
+    path = tmp_path / "model" / "added_tokens.json"
+    path.write_text(json.dumps({f"<extra_id_{i}>": 400 - i for i in range(100)}))
+    known = t5.read(tmp_path / "model")
+    assert known.source.token_to_id("<extra_id_0>") is None
+    path.write_text('{"<more>": 400}')
+    with pytest.raises(ImportRefusedError, match="the token '<more>' has the id 400"):
+        t5.read(tmp_path / "model")
+
+
+def test_languages_and_lines_are_cut_as_sentencepiece_does(tmp_path: Path) -> None:
+    _, tokenizer = make_t5(tmp_path / "model", "madlad")
+    imported = t5.read(tmp_path / "model")
+    ids = foreign_ids(imported, tokenizer, "madlad")
+    texts = ("<2de> the of", "<2de>the", "to <2zh_Hant>", "the\nof", "the\n\n of", "<2Latn> <2> to", "  of   the ", "é")
+    for text in texts:
+        assert [*(ids[i] for i in imported.source.encode(text).ids), 2] == tokenizer(text).input_ids
+    assert imported.source.decode(imported.source.encode("the\n\n of").ids) == "the\n\n of"
 
 
 def test_a_target_language_is_before_the_source_of_a_request_or_of_all(tmp_path: Path) -> None:
     _, tokenizer = make_t5(tmp_path / "model", "madlad")
     plain, german = t5.read(tmp_path / "model"), t5.read(tmp_path / "model", target_language="de")
     languages = plain.languages["source_prefix_by_target"]
-    assert sorted(languages) == ["de", "fr", "zh_Hant"]
+    assert sorted(languages) == ["de", "fr", "zh_Hant"]  # what is no language is part of a text alone
     assert german.languages["target_language"] == "de"
     ids = foreign_ids(german, tokenizer, "madlad")
-    assert [*(ids[i] for i in german.source.encode("the of").ids), 1] == tokenizer("<2de> the of").input_ids
+    assert [*(ids[i] for i in german.source.encode("the of").ids), 2] == tokenizer("<2de> the of").input_ids
     assert [*languages["fr"], *plain.source.encode("the").ids] == plain.source.encode("<2fr> the").ids
     with pytest.raises(ImportRefusedError, match="--target-language takes one of de, fr, zh_Hant, not 'it'"):
         t5.read(tmp_path / "model", target_language="it")
