@@ -18,12 +18,13 @@ from attendant.service.documents.document import (
     make_document,
     plain_run,
 )
-from attendant.service.documents.markup import read_runs
+from attendant.service.documents.markup import REFERENCE, read_runs
 from attendant.service.documents.protection import Protection
 from attendant.service.documents.splitting import Part, Span, fit, split
 from attendant.service.errors import InvalidFieldError
 
 MOST_NODES = 1000  # of a segment: each is looked for in all of its answer
+WITHIN_WORDS = (REFERENCE, "wbr")  # tags that end no address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +90,13 @@ def _is_read(text: str, part: Part, pieces: Sequence[Piece]) -> bool:
 
 def _with_pieces(run: Run, protection: Protection, reader: Reader) -> Run:
     """The run with the pieces that are protected; those that the vocabulary lacks are not in its text any more."""
-    found = protection.find(run.text)
-    inner = {tag.position for tag in run.tags}
     pieces = [
         Piece(start, stop, run.source_start(start), run.source_stop(stop))
-        for start, stop in found
-        if not any(each in inner for each in range(start + 1, stop))
+        for begin, text in _between_markup(run)
+        for start, stop in ((begin + first, begin + last) for first, last in protection.find(text))
     ]
-    pieces = _apart(sorted([*run.pieces, *pieces], key=lambda piece: (piece.start, -piece.stop)))
+    pieces = sorted([*run.pieces, *pieces], key=lambda piece: piece.start)
+    run = replace(run, tags=_outside(run.tags, pieces))
     read: list[Piece] = []
     unread: list[Piece] = []
     for piece in pieces:
@@ -105,13 +105,25 @@ def _with_pieces(run: Run, protection: Protection, reader: Reader) -> Run:
     return _without(replace(run, pieces=read), unread)
 
 
-def _apart(pieces: Sequence[Piece]) -> list[Piece]:
-    """Of pieces that overlap, the first."""
-    kept: list[Piece] = []
-    for piece in pieces:
-        if not kept or piece.start >= kept[-1].stop:
-            kept.append(piece)
-    return kept
+def _between_markup(run: Run) -> Iterator[tuple[int, str]]:
+    """The parts of a run's text outside of its pieces, and where they begin; what is protected is in one of them."""
+    cuts = [(tag.position, tag.position) for tag in run.tags if tag.name not in WITHIN_WORDS]
+    cuts += [(piece.start, piece.stop) for piece in run.pieces]
+    start = 0
+    for stop, after in (*sorted(cuts), (len(run.text), len(run.text))):
+        if stop > start:
+            yield start, run.text[start:stop]
+        start = max(start, after)
+
+
+def _outside(tags: Sequence[Tag], pieces: Sequence[Piece]) -> list[Tag]:
+    """Without the tags inside of pieces, which come through with these."""
+    found = []
+    for tag in tags:
+        before = bisect_right(pieces, tag.start, key=lambda piece: piece.source_start)
+        if not before or tag.start >= pieces[before - 1].source_stop:
+            found.append(tag)
+    return found
 
 
 def _without(run: Run, unread: Sequence[Piece]) -> Run:
@@ -121,7 +133,7 @@ def _without(run: Run, unread: Sequence[Piece]) -> Run:
     kept: list[str] = []
     atoms: list[Atom] = []
     tags: list[Tag] = []
-    starts, removed = [], [0]  # where something was removed, and how much was up to there
+    starts, ends, removed = [], [0], [0]  # where something was removed, and how much was up to there
     position = 0
     for piece in unread:
         before, after = (run.text[place : place + 1].isspace() for place in (piece.start - 1, piece.stop))
@@ -131,18 +143,17 @@ def _without(run: Run, unread: Sequence[Piece]) -> Run:
         tags.append(Tag(place, piece.source_start, piece.source_stop, "single", spaced=(before, after)))
         position = piece.stop + (before and after)
         starts.append(piece.start)
+        ends.append(position)
         removed.append(removed[-1] + position - piece.start)
     kept.append(run.text[position:])
     atoms += [(begin - removed[-1], begun, size) for begin, begun, size in run.cut_atoms(position, len(run.text))]
 
     def moved(place: int) -> int:
-        """A position that is inside of no removed piece."""
-        return place - removed[bisect_left(starts, place)]
+        """Where a position is now; one in what was removed, white space included, is where that was."""
+        before = bisect_left(starts, place)
+        return max(place, ends[before]) - removed[before]
 
-    for tag in run.tags:
-        before_it = bisect_right(unread, tag.start, key=lambda piece: piece.source_start)
-        if not before_it or tag.start >= unread[before_it - 1].source_stop:
-            tags.append(replace(tag, position=moved(tag.position)))
+    tags += [replace(tag, position=moved(tag.position)) for tag in run.tags]
     pieces = [replace(piece, start=moved(piece.start), stop=moved(piece.stop)) for piece in run.pieces]
     tags.sort(key=lambda tag: tag.start)
     return replace(run, text="".join(kept), atoms=atoms, tags=tags, pieces=pieces)
@@ -154,7 +165,9 @@ def _segment(source: str, run: Run, part: Part, pieces: Sequence[Piece]) -> Segm
     pairs, in_order = _pairs(tags)
     begin, end = _edges(tags, pairs, part)
     inner = tags[begin:end]
-    inside = {place - begin: other - begin for place, other in pairs.items() if begin <= min(place, other)}
+    inside = {
+        place - begin: other - begin for place, other in pairs.items() if begin <= place < end and begin <= other < end
+    }
     nodes = _Nodes(source, run.text, part).of(inner, {} if in_order else inside, pieces, in_order)
     start, stop = run.source_start(part.start), run.source_stop(part.stop)
     if pieces:

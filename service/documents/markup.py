@@ -28,6 +28,7 @@ VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link me
 RAW = frozenset(["script", "style", "textarea", "xmp", "noembed"])  # that have no tags inside
 UNREAD = RAW | frozenset(["code", "kbd", "math", "pre", "samp", "svg", "var"])
 BLOCKS_UNREAD = frozenset(["script", "style", "textarea", "pre", "xmp", "noembed"])
+REFERENCE = "&"  # the name of a tag that is a reference to no character that there is, or to several
 NAME = re.compile(r"</?([A-Za-z][^\s/>]*)")
 ENDING = re.compile(r"[>\"']")
 UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*["']?[^"'>]*\bnotranslate\b""", re.I)
@@ -162,7 +163,7 @@ class _Reader:
             if len(read) == 1:
                 self._append(read, found.start(), length)
             else:  # no reference that there is, or one to several characters
-                self._run.tags.append(Tag(self._length, found.start(), found.end(), "single"))
+                self._run.tags.append(Tag(self._length, found.start(), found.end(), "single", REFERENCE))
         self._append(self._source[position:stop], position, stop - position)
 
     def _append(self, text: str, start: int, length: int) -> None:

@@ -222,6 +222,8 @@ class _Writer:
         self._escaped = segment.escaped
         self._out: list[str] = []
         self._position = 0  # of the text that is written
+        self._last = " "  # character of text or of a piece, whatever tags came since
+        self._owed = False  # white space, before more text
 
     def write(self, roots: Sequence[Placed]) -> str:
         self._nodes(roots)
@@ -235,6 +237,8 @@ class _Writer:
                 self._up_to(self._units[placed.first].start)
             elif placed.first:
                 self._up_to(self._units[placed.first - 1].stop)
+            if node.piece is not None or node.opening:
+                self._space(_begins_spaced(placed))
             if node.piece is not None:
                 self._piece(node, placed)
                 continue
@@ -246,24 +250,32 @@ class _Writer:
 
     def _piece(self, node: Node, placed: Placed) -> None:
         piece = node.piece or ""
+        self._out.append(piece)
+        self._last = piece[-1:] or self._last
         if placed.first < placed.last:  # it replaces what the answer has
             self._position = self._units[placed.last - 1].stop
-            self._out.append(piece)
-            return
-        before, after = node.spaced
-        if before and self._out and not self._ends_with_space():
-            self._out.append(" ")
-        self._out.append(piece)
-        following = self._text[self._position : self._position + 1]
-        if after and following.isalnum():
-            self._out.append(" ")
+        else:
+            self._owed = node.spaced[1]
 
-    def _ends_with_space(self) -> bool:
-        last = next((part for part in reversed(self._out) if part), " ")
-        return last[-1].isspace()
+    def _space(self, wanted: bool = False) -> None:
+        """White space where the source has it beside a piece, unless it is there."""
+        following = self._text[self._position : self._position + 1]
+        if (wanted or (self._owed and following.isalnum())) and not self._last.isspace():
+            self._out.append(" ")
+            self._last = " "
+        self._owed = False
 
     def _up_to(self, position: int) -> None:
         if position > self._position:
+            self._space()
             part = self._text[self._position : position]
             self._out.append(html.escape(part, quote=False) if self._escaped else part)
-            self._position = position
+            self._position, self._last = position, part[-1]
+
+
+def _begins_spaced(placed: Placed) -> bool:
+    """Whether what is written first is a piece that the model did not read, with white space before it."""
+    if placed.node.piece is not None:
+        return placed.first == placed.last and placed.node.spaced[0]
+    first = placed.children[0] if placed.children and placed.first == placed.last else None
+    return first is not None and first.node.start == placed.node.start and _begins_spaced(first)

@@ -18,7 +18,8 @@ LONGEST_PATTERN = 1000  # characters
 PATTERN_BYTES = 2**20  # that a compiled pattern may take
 KINDS = ("placeholders", "urls", "emails")
 # Each alternative begins with a character that it does not repeat, so none is tried twice from the same place.
-URL_CHARACTERS = r"[^\s<>\"']{1,2000}[^\s<>\"'.,;:!?)\]}]"
+IN_BRACES = r"\{{1,2}[^\s<>\"'{}]{0,100}\}{1,2}"  # a placeholder in an address
+URL_CHARACTERS = rf"(?:[^\s<>\"'{{}}]|{IN_BRACES}){{1,2000}}(?<![.,;:!?)\]])"
 PATTERNS = {
     "placeholders": r"\{\{[^{}\n]{0,100}\}\}|\$?\{[^{}\n]{0,100}\}"  # {{name}} ${name} {0}
     r"|%\([A-Za-z_]\w{0,60}\)[#0\- +]{0,4}\d{0,4}[diouxXeEfFgGcrs]"  # %(name)s
