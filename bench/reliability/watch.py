@@ -43,9 +43,9 @@ def known_answer(port: int) -> list[Any]:
     return found
 
 
-def metrics(port: int) -> dict[str, float]:
+def metrics(port: int, headers: dict[str, str] | None = None) -> dict[str, float]:
     """Every sample of /metrics, by its name with labels."""
-    text = ask(port, "/metrics")[1].decode()
+    text = ask(port, "/metrics", headers=headers)[1].decode()
     return {name: float(value) for name, value in re.findall(r"^([a-z_]+(?:\{[^}]*\})?) (\S+)$", text, re.MULTILINE)}
 
 
@@ -57,11 +57,11 @@ def total(samples: dict[str, float], name: str, **labels: str) -> float:
     )
 
 
-def gauges_at_rest(port: int) -> bool:
+def gauges_at_rest(port: int, headers: dict[str, str] | None = None) -> bool:
     """Whether nothing runs, waits or is connected but the asking itself, soon enough."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        found = metrics(port)
+        found = metrics(port, headers)
         if not any(total(found, f"attendant_{name}") for name in RESTING) and found["attendant_connections"] <= 1:
             return True
         time.sleep(0.1)
