@@ -24,6 +24,7 @@ FILE = Path(__file__).with_name("libattendant_kernels.so")
 SETTING = "ATTENDANT_KERNELS"
 THREADS = "attendant.threads"  # the session's config entry that the library reads
 DOMAIN = "attendant"
+INTERFACE = 1  # of the library's functions, as cc/register.cc has it
 
 
 class UnusableError(ValueError):
@@ -90,15 +91,23 @@ def _why_not_loaded() -> str:
     if not FILE.is_file():
         return f"are not compiled: {_how_to_compile()}"
     try:
-        _loaded()
+        found = _interface()
     except OSError as error:
         return f"cannot be loaded: {error}."
+    if found != INTERFACE:
+        return "were compiled from other sources than these: install attendant again, or `make kernels` in a checkout."
     return ""
 
 
 @cache
 def _loaded() -> ctypes.CDLL:
     return ctypes.CDLL(str(FILE))
+
+
+def _interface() -> int:
+    """0 of a library that is older than this number."""
+    function = getattr(_loaded(), "attendant_interface", None)
+    return int(function()) if function else 0
 
 
 def _how_to_compile() -> str:

@@ -27,16 +27,16 @@ SLOW_SECONDS = 0.05
 
 
 def break_steps(switch: Path) -> None:
-    """Lanes consult the switch before each step, the runner after each that goes through it."""
-    step, run = Lane._step, Runner.run
+    """Lanes consult the switch before their steps, the runner after each: for `nan` all go through it, one by one."""
+    step, run, compiled = Lane._step, Runner.run, Runner.steps_in_compiled_code
 
-    def broken_step(lane: Lane) -> Any:
+    def broken_step(lane: Lane, *arguments: Any) -> Any:
         fault = _fault(switch)
         if fault == "raise":
             raise RuntimeError("a step that was made to fail")
         if fault in ("hang", "slow"):
             time.sleep(HANG_SECONDS if fault == "hang" else SLOW_SECONDS)
-        return step(lane)
+        return step(lane, *arguments)
 
     def spoilt_run(runner: Runner, *arguments: Any) -> Any:
         outputs = run(runner, *arguments)
@@ -44,7 +44,11 @@ def break_steps(switch: Path) -> None:
             np.copyto(outputs.top_logprobs, np.nan)
         return outputs
 
+    def in_compiled_code(runner: Runner) -> bool:
+        return _fault(switch) != "nan" and bool(compiled.fget(runner))  # type: ignore[misc]
+
     Lane._step, Runner.run = broken_step, spoilt_run  # type: ignore[method-assign]
+    Runner.steps_in_compiled_code = property(in_compiled_code)  # type: ignore[assignment,method-assign]
 
 
 def _fault(switch: Path) -> str:

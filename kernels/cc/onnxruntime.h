@@ -1,4 +1,4 @@
-// The part of onnxruntime's C interface that a custom operator needs, without its headers: functions by their place in
+// The part of onnxruntime's C interface that is used here, without its headers: functions by their place in
 // the table that `GetApi` returns. The table only grows at its end; these places are those of onnxruntime_c_api.h from
 // 1.20 to 1.31.
 #pragma once
@@ -9,7 +9,12 @@ struct OrtStatus;
 struct OrtValue;
 struct OrtKernelInfo;
 struct OrtKernelContext;
+struct OrtEnv;
+struct OrtSession;
 struct OrtSessionOptions;
+struct OrtRunOptions;
+struct OrtIoBinding;
+struct OrtMemoryInfo;
 struct OrtCustomOpDomain;
 struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
@@ -26,14 +31,23 @@ enum class Presence : int { required = 0, optional = 1, variadic = 2 };
 enum class Place : int {
   CreateStatus = 0,
   GetErrorMessage = 2,
+  CreateEnv = 3,
+  CreateSession = 7,
+  CreateSessionOptions = 10,
+  DisableMemPattern = 17,
+  SetSessionLogSeverityLevel = 22,
+  SetIntraOpNumThreads = 24,
+  SetInterOpNumThreads = 25,
   CreateCustomOpDomain = 26,
   CustomOpDomain_Add = 27,
   AddCustomOpDomain = 28,
+  CreateTensorWithDataAsOrtValue = 49,
   GetTensorMutableData = 51,
   GetTensorElementType = 60,
   GetDimensionsCount = 61,
   GetDimensions = 62,
   GetTensorTypeAndShape = 65,
+  CreateCpuMemoryInfo = 69,
   KernelInfoGetAttribute_float = 85,
   KernelInfoGetAttribute_int64 = 86,
   KernelInfoGetAttribute_string = 87,
@@ -42,7 +56,18 @@ enum class Place : int {
   KernelContext_GetInput = 90,
   KernelContext_GetOutput = 91,
   ReleaseStatus = 93,
+  ReleaseMemoryInfo = 94,
+  ReleaseSession = 95,
+  ReleaseValue = 96,
   ReleaseTensorTypeAndShapeInfo = 99,
+  ReleaseSessionOptions = 100,
+  AddSessionConfigEntry = 130,
+  RunWithBinding = 133,
+  CreateIoBinding = 134,
+  ReleaseIoBinding = 135,
+  BindInput = 136,
+  BindOutput = 137,
+  AddInitializer = 150,
   KernelInfo_GetInputCount = 230,
   HasSessionConfigEntry = 237,
   GetSessionConfigEntry = 238,

@@ -1,4 +1,7 @@
 // The library's entry points: onnxruntime calls RegisterCustomOps once for each session that is to be created.
+#include "register.h"
+
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -92,12 +95,7 @@ struct OperatorSet {
   OrtCustomOpDomain* domain = nullptr;
 };
 
-void check(const OrtApi* api, OrtStatus* status) {
-  if (!status) return;
-  const std::string why = api->message(status);
-  api->release(ort::Place::ReleaseStatus, status);
-  fail("onnxruntime refused attendant's operators: ", why);
-}
+std::atomic<const OrtApi*> known{nullptr};
 
 OrtCustomOpDomain* operators(const OrtApi* api, Machine machine) {
   static std::mutex lock;
@@ -145,17 +143,33 @@ int threads_of(const OrtApi* api, const OrtSessionOptions* options) {
 
 }  // namespace
 
+const OrtApi* known_api() { return known; }
+
+void check(const OrtApi* api, OrtStatus* status) {
+  if (!status) return;
+  const std::string why = api->message(status);
+  api->release(ort::Place::ReleaseStatus, status);
+  fail("onnxruntime refused: ", why);
+}
+
+void add_operators(const OrtApi* api, OrtSessionOptions* options, int threads) {
+  OrtCustomOpDomain* domain = operators(api, Machine{&path(), threads});
+  check(api, api->call(ort::Place::AddCustomOpDomain, options, domain));
+}
+
 }  // namespace attendant
 
 ENTRY OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(ort::VERSION);
   if (!api) return nullptr;  // older than 1.20: onnxruntime has said so, and finds no operator
   return attendant::guarded(api, [&] {
-    const attendant::Machine machine{&attendant::path(), attendant::threads_of(api, options)};
-    OrtCustomOpDomain* domain = attendant::operators(api, machine);
-    attendant::check(api, api->call(ort::Place::AddCustomOpDomain, options, domain));
+    attendant::add_operators(api, options, attendant::threads_of(api, options));
+    attendant::known = api;
   });
 }
+
+// Raised by one whenever a function or a structure that Python calls changes (kernels/__init__.py has its number).
+ENTRY int attendant_interface() { return 1; }
 
 // The chosen path's name, or null if ATTENDANT_KERNELS names one that this machine does not have.
 ENTRY const char* attendant_path() {

@@ -1,10 +1,12 @@
 #include "search.h"
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <unordered_map>
 
+#include "errors.h"
 #include "search_job.h"
 
 using attendant::Candidate;
@@ -161,9 +163,44 @@ struct AttendantBatch {
     job.ours = true;
     fill_inputs(job);
   }
+  int32_t advance(const int64_t* top_ids, const float* top_logprobs, int32_t top_k, int32_t* names, int32_t* statuses,
+                  int64_t* moved);
   void move_rows();
   void fill_inputs(const Job& job);
 };
+
+// See attendant_batch_advance.
+int32_t AttendantBatch::advance(const int64_t* top_ids, const float* top_logprobs, int32_t top_k, int32_t* names,
+                                int32_t* statuses, int64_t* moved) {
+  moved[0] = -1;
+  bool all_ours = true;
+  for (int row = 0; row < count; row++) history[size_t(row)].push_back(tokens[row]);
+  int32_t found = 0;
+  for (int32_t name : order) {
+    Job& each = job(name);
+    if (!each.ours) {
+      all_ours = false;
+      continue;
+    }
+    require(!each.changed);
+    if (!rank(each, top_ids, top_logprobs, top_k)) {
+      names[found] = name;
+      statuses[found++] = HAND_BACK_NOW;
+      continue;
+    }
+    each.decoded += int64_t(each.live.size());
+    keep(each);
+    if (each.parents.empty()) {
+      names[found] = name;
+      statuses[found++] = DONE;
+    } else if (each.options.forced_end && each.length() + 1 == each.options.max_length) {
+      names[found] = name;
+      statuses[found++] = HAND_BACK_NEXT;
+    }
+  }
+  if (all_ours && !found) follow(moved);
+  return found;
+}
 
 // A hypothesis keeps its parent's row; the second child of a parent, and rows beyond the new number of rows, move to
 // free rows, if possible one that its own job has left, where the beginning is there already.
@@ -250,6 +287,9 @@ auto guarded(F&& call) noexcept -> decltype(call()) {
     return error;
   } catch (const std::bad_alloc&) {
     return OUT_OF_MEMORY;
+  } catch (const attendant::Error& error) {
+    attendant::note_problem(error.what());
+    return GRAPH_FAILED;
   } catch (...) {  // a length below zero, or beyond what a vector may have
     return OUT_OF_RANGE;
   }
@@ -323,35 +363,32 @@ int32_t attendant_batch_adopt(AttendantBatch* batch, int32_t name, const Attenda
 
 int32_t attendant_batch_advance(AttendantBatch* batch, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
                                 int32_t* names, int32_t* statuses, int64_t* moved) {
+  return guarded([&] { return batch->advance(top_ids, top_logprobs, top_k, names, statuses, moved); });
+}
+
+int32_t attendant_batch_run(AttendantBatch* batch, AttendantSteps* steps) {
+  using Clock = std::chrono::steady_clock;
+  steps->taken = 0;
   return guarded([&] {
-    moved[0] = -1;
-    bool all_ours = true;
-    for (int row = 0; row < batch->count; row++) batch->history[size_t(row)].push_back(batch->tokens[row]);
-    int32_t found = 0;
-    for (int32_t name : batch->order) {
-      Job& job = batch->job(name);
-      if (!job.ours) {
-        all_ours = false;
-        continue;
-      }
-      require(!job.changed);
-      if (!batch->rank(job, top_ids, top_logprobs, top_k)) {
-        names[found] = name;
-        statuses[found++] = HAND_BACK_NOW;
-        continue;
-      }
-      job.decoded += int64_t(job.live.size());
-      batch->keep(job);
-      if (job.parents.empty()) {
-        names[found] = name;
-        statuses[found++] = DONE;
-      } else if (job.options.forced_end && job.length() + 1 == job.options.max_length) {
-        names[found] = name;
-        statuses[found++] = HAND_BACK_NEXT;
-      }
+    require(steps->most > 0);
+    const auto started = Clock::now();
+    for (auto before = started;;) {
+      const int rows = batch->count;
+      AttendantBinding* binding = steps->bindings[rows];
+      require(binding);
+      attendant::run(*binding);
+      const int32_t found =
+          batch->advance(steps->top_ids, steps->top_logprobs, steps->top_k, steps->jobs, steps->statuses, steps->moved);
+      const auto now = Clock::now();
+      steps->rows[steps->taken] = rows;
+      steps->elapsed[steps->taken++] = std::chrono::duration<double>(now - before).count();
+      before = now;
+      if (found || steps->moved[0] < 0) return found;
+      const bool bound = steps->bindings[batch->count] && steps->moved[1] < steps->room;
+      const bool late = std::chrono::duration<double>(now - started).count() >= steps->seconds;
+      if (!bound || late || steps->taken == steps->most) return 0;
+      if (__atomic_load_n(steps->changes, __ATOMIC_ACQUIRE) != steps->seen) return 0;
     }
-    if (all_ours && !found) batch->follow(moved);
-    return found;
   });
 }
 

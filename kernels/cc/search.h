@@ -11,6 +11,8 @@
 #pragma once
 #include <cstdint>
 
+#include "graph.h"
+
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -46,6 +48,26 @@ enum AttendantError {
   NO_ROOM = -2,       // more rows than max_rows, or more state than the buffers hold
   OUT_OF_RANGE = -3,  // an argument that cannot be, or a call out of turn
   OUT_OF_MEMORY = -4,
+  GRAPH_FAILED = -5,  // `attendant_problem` says why
+};
+
+// Several steps in one call: what they need, and what became of them.
+struct AttendantSteps {
+  AttendantBinding* const* bindings;  // of a step of R rows, at R; null: none is bound
+  const int64_t* top_ids;             // what a step writes: its candidates
+  const float* top_logprobs;
+  int32_t top_k;
+  int32_t most;            // steps
+  int64_t room;            // positions that the cache has room for
+  double seconds;          // after which no further step begins
+  const int64_t* changes;  // another thread counts up what should be looked at; no further step begins then
+  int64_t seen;            // of them, by the caller
+  int32_t* jobs;           // as of `attendant_batch_advance`, of the last step
+  int32_t* statuses;
+  int64_t* moved;
+  int32_t taken;    // steps
+  int32_t* rows;    // of each step, `most` of them
+  double* elapsed;  // seconds of each
 };
 
 struct AttendantBatch;
@@ -73,6 +95,10 @@ int32_t attendant_batch_adopt(AttendantBatch*, int32_t job, const AttendantOptio
 // furthest position; else it gets -1, and `commit` must follow.
 int32_t attendant_batch_advance(AttendantBatch*, const int64_t* top_ids, const float* top_logprobs, int32_t top_k,
                                 int32_t* jobs, int32_t* statuses, int64_t* moved);
+// Steps and `advance`, over and over, while all jobs are ours: until a job is for Python to look at, a limit is
+// reached, or a step needs what is not bound. At least one step. Returns what `attendant_batch_advance` does, of the
+// last.
+int32_t attendant_batch_run(AttendantBatch*, AttendantSteps*);
 // After an `advance` in which jobs of ours were done and nothing else is left to decide: their answers, and then the
 // rows move as in `advance`, to `moved`. Integers, of each of `jobs`: (slot of its source, decoded, hypotheses), then
 // of each of its best hypotheses: tokens, reason, its ids; numbers: of each its weight, its rank, its

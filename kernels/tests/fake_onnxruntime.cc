@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fake_session.h"
+
 namespace {
 
 size_t size_of(ort::Type type) { return type == ort::Type::i8 ? 1 : type == ort::Type::i64 ? 8 : 4; }
@@ -118,6 +120,7 @@ const OrtApi* Fake::table() {
     put(api, Place::KernelContext_GetInput, input_of);
     put(api, Place::KernelContext_GetOutput, output_of);
     put(api, Place::KernelContext_ParallelFor, parallel_for);
+    put_sessions(api);
     return api;
   }();
   return &made;

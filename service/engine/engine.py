@@ -182,9 +182,9 @@ class Engine:
         self._memory.give_back(self)
 
     def iteration(self) -> None:
-        """One iteration of every lane and of the explainer, in this thread."""
+        """One iteration of every lane, of one step, and of the explainer, in this thread."""
         for lane in self._lanes:
-            lane.iteration()
+            lane.iteration(most_steps=1)
         self._explainer.run_next()
 
     def run(self, tasks: Sequence[Task]) -> list[Result]:

@@ -67,6 +67,12 @@ def test_the_python_api_refuses_an_unknown_instruction_set_as_a_wrong_setting() 
 
 
 @compiled
+def test_a_library_of_other_sources_is_not_used_and_said_to_be_that() -> None:
+    done = asked("kernels.INTERFACE += 1; print(kernels.library(), kernels.why_missing())", "")
+    assert done.stdout.startswith("None The kernels were compiled from other sources than these: install"), done.stderr
+
+
+@compiled
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="of x86-64")
 def test_the_portable_path_is_never_the_first_choice() -> None:
     assert kernels.supported()[-1] == "portable"
@@ -76,7 +82,10 @@ def test_the_portable_path_is_never_the_first_choice() -> None:
 def test_only_the_entry_points_are_visible() -> None:
     done = subprocess.run(["nm", "-D", "--defined-only", kernels.FILE], capture_output=True, text=True, check=True)
     names = {line.split()[-1] for line in done.stdout.splitlines()}
-    assert names == {"RegisterCustomOps", "attendant_path", "attendant_supported", *FUNCTIONS}
+    graphs = {f"attendant_graph_{name}" for name in ("load", "free", "bind")}
+    graphs |= {"attendant_binding_run", "attendant_binding_free", "attendant_problem"}
+    asked = {"attendant_interface", "attendant_path", "attendant_supported"}
+    assert names == {"RegisterCustomOps", *asked, *graphs, *FUNCTIONS}
 
 
 @compiled

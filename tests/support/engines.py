@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from attendant.export.bundle import Bundle, read_bundle, write_bundle
 from attendant.export.graphs.weights import arrays_of
@@ -13,6 +16,7 @@ from attendant.model.search.reference import Hypothesis, greedy, next_logprobs
 from attendant.model.text import tokenizer
 from attendant.model.text.tokenizer import BOS, EOS, PAD, UNK
 from attendant.model.transformer import Transformer
+from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.engine import Engine, EngineSettings
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.tasks import Distribution, Finished, Generate, Generated, NewTokens, Options
@@ -22,6 +26,12 @@ LETTERS = "abcdefghi"  # ids 4 to 12 of the source
 SYMBOLS = " ".join("ABCDEFG")  # ids 4 to 10 of the target
 LONG = Options(max_length=64, min_length=64)
 SOURCES = [[4, 5, 6], [9], [12, 11, 10, 9, 8, 7, 6, 5], [5] * 12]
+
+
+def replace_step(patch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
+    """Each step of every lane is `step`, in place of `Runner.run`, and none is taken by compiled code alone."""
+    patch.setattr(Runner, "run", step)
+    patch.setattr(Runner, "steps_in_compiled_code", False)
 
 
 def make_bundle(

@@ -1,4 +1,7 @@
-"""Rows whose plain searches are decided in compiled code, a call a step for the whole batch (kernels/search.h).
+"""Rows whose plain searches are decided in compiled code, for the whole batch at once (kernels/search.h).
+
+Where all jobs are plain, steps of the decoder and of the searches alternate in compiled code, without Python's lock,
+until a job is done or the lane should look around. Otherwise each step is a call, and Python has its part after it.
 
 A job is adopted once its next token is chosen by the model's log-probabilities alone. Its search object is then out of
 date, until the job is done or is handed back: where the end token is forced, where a number is NaN, where it leaves.
@@ -8,16 +11,16 @@ All other jobs advance as in `rows.py`; only the moves of their rows are compile
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from attendant.export.bundle import padded_width
-from attendant.kernels.search import NO_ROOM, check, load_search
+from attendant.kernels.search import NO_ROOM, Steps, check, load_search
 from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.job import Job
 from attendant.service.engine.batch.kv_cache import EncodedSources
-from attendant.service.engine.batch.rows import StepCandidates, encode_ahead
+from attendant.service.engine.batch.rows import Decoded, StepCandidates, StepLimits, decode_one, encode_ahead
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.batch.search_calls import (
     ADMISSION,
@@ -35,6 +38,8 @@ from attendant.service.engine.search.search import MAX_GRAPH_TOP_K
 from attendant.service.engine.tasks import Array
 
 DONE, HAND_BACK_NOW, HAND_BACK_NEXT = 1, 2, 3
+MAX_STEPS = 64  # in one call
+MAX_SECONDS = 0.002  # after which a call begins no further step, so that deadlines and departures are seen soon
 MAX_PADDED = 4  # most tokens of a group with padding / without; the kernels only clear the padding
 
 
@@ -70,6 +75,11 @@ class CompiledRows:
         self._candidates: list[int] = [address_of(array) for array in candidates]
         self._results: list[int] = [address_of(array) for array in (*self._found, self._moved)]
         self._rows: Array = np.zeros(max_rows, np.int32)
+        self._step_rows, self._elapsed = np.zeros(MAX_STEPS, np.int32), np.zeros(MAX_STEPS, np.float64)
+        self._steps = Steps(seconds=MAX_SECONDS)
+        self._steps.top_ids, self._steps.top_logprobs = self._candidates
+        self._steps.jobs, self._steps.statuses, self._steps.moved = self._results
+        self._steps.rows, self._steps.elapsed = address_of(self._step_rows), address_of(self._elapsed)
         self._make_room(4096)
 
     def _make_room(self, room: int) -> None:
@@ -157,6 +167,22 @@ class CompiledRows:
         self._top_k[job] = search.wanted()
         self._without_token.add(job)
 
+    def decode(self, limits: StepLimits) -> Decoded:
+        """One more token for every live hypothesis, or several as far as the limits allow."""
+        if self._in_python or not self._runner.steps_in_compiled_code:
+            return decode_one(self)
+        runner, steps = self._runner, self._steps
+        if self._position < 0:
+            self._position = max(runner.positions[: self._count].tolist())
+        handles, steps.top_k = runner.prepare(self._count, self._position, max(self._top_k.values()))
+        self._send_planes()
+        steps.bindings, steps.changes = ctypes.addressof(handles), ctypes.addressof(limits.changes)
+        steps.most, steps.seen, steps.room = min(limits.most, MAX_STEPS), limits.seen, self._cache.length
+        count = check(self._code.attendant_batch_run(self._batch, ctypes.byref(steps)))
+        rows, seconds = self._step_rows[: steps.taken].tolist(), self._elapsed[: steps.taken].tolist()
+        done = self._look_at(count, lambda: StepCandidates(runner.outputs(rows[-1], steps.top_k), {}))
+        return Decoded(done, [*zip(rows, seconds, strict=True)])
+
     def step(self) -> StepCandidates:
         """Run one step of the decoder for every live hypothesis."""
         top_k = max(self._top_k.values(), default=1)
@@ -169,7 +195,7 @@ class CompiledRows:
             if top_k < wanted.top_k <= MAX_GRAPH_TOP_K:
                 top_k = wanted.top_k
         if slots or self._position < 0:
-            self._position = int(runner.positions[: self._count].max())
+            self._position = max(runner.positions[: self._count].tolist())
         outputs = runner.run(self._count, self._position, top_k)
         self._send_planes()
         return StepCandidates(outputs, slots)
@@ -193,17 +219,21 @@ class CompiledRows:
                 self._batch, *self._candidates, candidates.outputs.top_ids.shape[1], *self._results
             )
         )
+        return self._look_at(count, lambda: candidates)
+
+    def _look_at(self, count: int, of_last_step: Callable[[], StepCandidates]) -> list[Job]:
+        """After a step: the first `count` of the jobs that were found are for Python; all others have advanced."""
         self._without_token.clear()
-        names, statuses = self._found
-        if count and not self._in_python and (statuses[:count] == DONE).all() and (done := self._finish(count)):
+        names, statuses = (each[:count].tolist() for each in self._found)
+        if count and not self._in_python and set(statuses) == {DONE} and (done := self._finish(names)):
             return done
         rows, self._position = self._moved.tolist()
         if rows >= 0:
             self._count = rows
             return []
         self._position = -1
-        done, hand_back = [], []
-        for name, status in zip(names[:count].tolist(), statuses[:count].tolist(), strict=True):
+        done, hand_back, candidates = [], [], of_last_step()
+        for name, status in zip(names, statuses, strict=True):
             job = self._jobs[name]
             if status == HAND_BACK_NEXT:
                 hand_back.append(job)
@@ -223,20 +253,20 @@ class CompiledRows:
             self._adopt_if_plain(job)
         return done
 
-    def _finish(self, count: int) -> list[Job]:
-        """The first `count` of the jobs that were found are done: read their answers, and move the rows.
+    def _finish(self, names: list[int]) -> list[Job]:
+        """All the jobs that were found are done: read their answers, and move the rows.
 
         [] if the answers need more room.
         """
-        names, _, integers, numbers = *self._found, self._integers, self._numbers
+        integers, numbers = self._integers, self._numbers
         used = self._code.attendant_batch_finish(
-            self._batch, count, self._results[0], *self._buffers, len(integers), self._results[2]
+            self._batch, len(names), self._results[0], *self._buffers, len(integers), self._results[2]
         )
         if used == NO_ROOM:
             return []
         self._count, self._position = self._moved.tolist()
         found, values, done = iter(integers[: check(used)].tolist()), iter(numbers[:used].tolist()), []
-        for name in names[:count].tolist():
+        for name in names:
             job = self._jobs.pop(name)
             del self._names[job], self._top_k[job]
             self._cache.release(next(found))

@@ -103,12 +103,13 @@ class HostKVCache:
         return self._cross[0].length
 
     @property
-    def _length(self) -> int:
+    def length(self) -> int:
+        """P, the tokens that rows have room for."""
         return self._past[0].length
 
     @property
     def layout(self) -> tuple[int, ...]:
-        return self.width, self._length
+        return self.width, self.length
 
     def bind_encoder(self, io: Any, held: int, count: int, encoded_width: int, width: int) -> None:  # noqa: ARG002
         sources = EncodedSources(self.bind_ahead(io, count, encoded_width))
@@ -190,7 +191,7 @@ class HostKVCache:
     def clear(self) -> None:
         self._used, self._free = set(), list(range(self._max_rows))
         self.source_lengths[:] = 0
-        if self._length > LENGTH_UNIT:
+        if self.length > LENGTH_UNIT:
             self._set_length(0, LENGTH_UNIT)
 
     def _set_length(self, rows: int, length: int) -> None:
@@ -198,8 +199,8 @@ class HostKVCache:
             planes.set_length(length, rows)
 
     def reserve(self, rows: int, position: int) -> None:
-        if position >= self._length:
-            self._set_length(rows, min(2 * self._length, self._sizes.max_length))
+        if position >= self.length:
+            self._set_length(rows, min(2 * self.length, self._sizes.max_length))
 
     def bind_step(self, io: Any, rows: int) -> None:
         for kind, past, cross in zip(self._kinds, self._past, self._cross, strict=True):

@@ -8,14 +8,15 @@ with how many threads a step was computed.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from attendant.service.engine.batch.compiled import CompiledRows
+from attendant.service.engine.batch.compiled import MAX_STEPS, CompiledRows
 from attendant.service.engine.batch.job import Job
-from attendant.service.engine.batch.rows import MAX_ENCODED_TOKENS, Rows
+from attendant.service.engine.batch.rows import MAX_ENCODED_TOKENS, Rows, StepLimits
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.observer import EngineObserver
@@ -58,13 +59,14 @@ class Lane:
                 log.exception("a step failed; the requests in it get an error")
                 self.fail_all(ServiceError("the server failed while decoding; the request may be sent again."))
 
-    def iteration(self) -> None:
+    def iteration(self, most_steps: int = MAX_STEPS) -> None:
+        seen = self._scheduler.changes.value
         admitted = self._admit()
         if self._jobs:
             with self._turn():
                 if admitted:
                     self._encode(admitted)
-                self._finish(self._step())
+                self._finish(self._step(seen, most_steps))
 
     def _turn(self) -> AbstractContextManager[None]:
         return nullcontext() if self._thread_budget is None else self._thread_budget.take(self._runner.threads)
@@ -77,7 +79,7 @@ class Lane:
             self._rows.add(jobs)
         while self._jobs:
             with self._turn():
-                done = self._rows.choose(self._rows.step())
+                done = self._rows.decode(StepLimits(MAX_STEPS, ctypes.c_int64(0), 0)).done
             self._forget(done)
             for job in done:
                 job.complete(time.monotonic())
@@ -136,17 +138,23 @@ class Lane:
                 self._scheduler.end_encoding(waiting)
         return waiting
 
-    def _step(self) -> list[Job]:
-        """Decode one more token for every hypothesis; returns the jobs that are done or have failed."""
+    def _step(self, seen: int, most: int) -> list[Job]:
+        """Decode one more token for every hypothesis; returns the jobs that are done or have failed.
+
+        Up to `most` of them, while nobody waits and nothing has changed: `seen` is what the scheduler had counted of
+        changes.
+        """
         started = time.monotonic()
-        candidates = self._rows.step()
-        self._observer.stepped(candidates.rows, time.monotonic() - started)
-        return self._rows.choose(candidates)
+        limits = StepLimits(1 if self._scheduler.count_waiting() else most, self._scheduler.changes, seen)
+        decoded = self._rows.decode(limits)
+        for rows, seconds in decoded.steps:
+            self._observer.stepped(rows, seconds)
+        if self._without_token:
+            self._report_first_tokens(started + decoded.steps[0][1])
+        return decoded.done
 
     def _finish(self, done: list[Job]) -> None:
         now = time.monotonic()
-        if self._without_token:
-            self._report_first_tokens(now)
         if done:
             self._release(done)
             for job in done:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from attendant.export.bundle import padded_width
 from attendant.service.engine.batch.job import Job
@@ -15,6 +19,21 @@ from attendant.service.engine.tasks import Ids
 
 MAX_ENCODED_TOKENS = 256  # in a run of the encoder; more would take more memory and be no faster
 MAX_PADDED = 1.5  # most tokens of a group with padding / without; only attention computes the padding
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """How many steps may be taken before the lane looks around again."""
+
+    most: int
+    changes: ctypes.c_int64  # counted up by other threads when there is something to look at
+    seen: int  # of them
+
+
+@dataclass(frozen=True)
+class Decoded:
+    done: list[Job]  # that are done or have failed
+    steps: list[tuple[int, float]]  # rows and seconds of each
 
 
 class StepCandidates:
@@ -60,6 +79,22 @@ def encode_ahead(runner: Runner, jobs: Sequence[Job], max_padded: float = MAX_PA
         job.encoded = keys_values
 
 
+class Stepping(Protocol):
+    def step(self) -> StepCandidates:
+        """Run one step of the decoder; returns the candidates for extending every live hypothesis."""
+
+    def choose(self, candidates: StepCandidates) -> list[Job]:
+        """Every search chooses its next tokens, and the rows follow; returns the jobs that are done or have failed."""
+
+
+def decode_one(rows: Stepping) -> Decoded:
+    """One more token for every live hypothesis."""
+    started = time.perf_counter()
+    candidates = rows.step()
+    seconds = time.perf_counter() - started
+    return Decoded(rows.choose(candidates), [(candidates.rows, seconds)])
+
+
 class Rows:
     def __init__(self, runner: Runner) -> None:
         self._runner, self._cache = runner, runner.cache
@@ -92,8 +127,11 @@ class Rows:
     def encode_ahead(self, jobs: Sequence[Job]) -> None:
         encode_ahead(self._runner, jobs)
 
+    def decode(self, limits: StepLimits) -> Decoded:  # noqa: ARG002
+        """One more token for every live hypothesis, or several as far as the limits allow."""
+        return decode_one(self)
+
     def step(self) -> StepCandidates:
-        """Run one step of the decoder; returns the candidates for extending every live hypothesis."""
         tokens, positions, lengths = [0] * self._count, [0] * self._count, [1] * self._count
         top_k, whole = 1, [False] * self._count
         for job, slots in self._slots.items():
@@ -109,7 +147,6 @@ class Rows:
         return StepCandidates(self._runner.step(tokens, positions, lengths, top_k, whole), self._slots)
 
     def choose(self, candidates: StepCandidates) -> list[Job]:
-        """Every search chooses its next tokens, and the rows follow; returns the jobs that are done or have failed."""
         ranked = rank_together(self._slots, self._slots, candidates.outputs)
         parents = {
             job: job.advance((), ranked[job]) if job in ranked else job.advance(candidates.of(job))

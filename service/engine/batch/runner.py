@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attendant.export.bundle import padded_width
+from attendant.kernels.graph import Graph
 from attendant.service.engine.batch.device_cache import DeviceKVCache
 from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.kv_cache import NEW_ROW, Encoded, EncodedSources, KVCache
@@ -58,6 +60,8 @@ class Runner:
         self._runtime, self._sizes, self._max_rows = runtime, runtime.sizes, max_rows
         self.cache = make_kv_cache(runtime, max_rows)
         self._bindings: dict[tuple[int, ...], Binding] = {}
+        # For compiled code, by threads, top_k and layout: the handle of each number of rows, null where none is bound.
+        self._handles: dict[tuple[int, ...], ctypes.Array[ctypes.c_void_p]] = {}
         # By threads and width: bindings for one source whose outputs have been copied. One request alone is so faster.
         self._single_encoders: dict[tuple[int, int], list[EncoderBinding]] = {}
         # The inputs of a step: of each row its last token, its position, whether it asks for all log-probabilities.
@@ -144,17 +148,53 @@ class Runner:
 
     def run(self, rows: int, position: int, top_k: int) -> StepOutputs:
         """Run a step whose inputs are set; no row is beyond `position`."""
+        bound = self._prepare(rows, position, top_k)
+        self._runtime.step.run_with_iobinding(bound.io)
+        self.cache.adopt_outputs(bound.io)
+        return bound.outputs
+
+    @property
+    def steps_in_compiled_code(self) -> bool:
+        """Whether compiled code can run the step, and so many of them in one call."""
+        return isinstance(self._runtime.step, Graph)
+
+    def prepare(self, rows: int, position: int, top_k: int) -> tuple[ctypes.Array[ctypes.c_void_p], int]:
+        """For compiled code to run steps: the bindings known by now, by rows, that of `rows` among them; and top_k."""
+        bound = self._prepare(rows, position, top_k)
+        top_k = int(self._top_k[0])
+        key = (self.threads, top_k, *self.cache.layout)
+        handles = self._handles.get(key)
+        if handles is None:
+            handles = self._handles[key] = (ctypes.c_void_p * (self._max_rows + 1))()
+        handles[rows] = bound.io.handle
+        return handles, top_k
+
+    def _prepare(self, rows: int, position: int, top_k: int) -> Binding:
         self._top_k[0] = top_k = min(top_k, self._max_top_k)
         self.cache.reserve(rows, position)
         key = (self.threads, rows, top_k, *self.cache.layout)
         bound = self._bindings.get(key)
         if bound is None:
-            if len(self._bindings) >= MAX_BINDINGS or not self.cache.reuses_bindings:
+            if not self.cache.reuses_bindings:
                 self._bindings.clear()
+            elif len(self._bindings) >= MAX_BINDINGS:
+                self._forget_oldest()
             bound = self._bindings[key] = self._bind(rows, top_k)
-        self._runtime.step.run_with_iobinding(bound.io)
-        self.cache.adopt_outputs(bound.io)
-        return bound.outputs
+        return bound
+
+    def _forget_oldest(self) -> None:
+        threads, rows, *others = oldest = next(iter(self._bindings))
+        del self._bindings[oldest]
+        if handles := self._handles.get((threads, *others)):
+            handles[rows] = None
+
+    def outputs(self, rows: int, top_k: int) -> StepOutputs:
+        """What a step of so many rows writes."""
+        return StepOutputs(
+            top_ids=self.top_ids[: rows * top_k].reshape(rows, top_k),
+            top_logprobs=self.top_logprobs[: rows * top_k].reshape(rows, top_k),
+            logprobs=self._logprobs[:rows],
+        )
 
     def probe(self) -> float:
         """Seconds to encode a few sources and run a few steps, best of several tries; to choose between runtimes."""
@@ -185,11 +225,7 @@ class Runner:
             inputs["source_length"] = self._lengths[:rows]
         for name, value in inputs.items():
             io.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
-        outputs = StepOutputs(
-            top_ids=self.top_ids[: rows * top_k].reshape(rows, top_k),
-            top_logprobs=self.top_logprobs[: rows * top_k].reshape(rows, top_k),
-            logprobs=self._logprobs[:rows],
-        )
+        outputs = self.outputs(rows, top_k)
         for name in ("logprobs", "top_logprobs", "top_ids"):
             value = getattr(outputs, name)
             io.bind_output(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)

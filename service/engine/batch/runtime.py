@@ -14,6 +14,7 @@ import onnxruntime as ort
 
 from attendant import kernels
 from attendant.export.bundle import Bundle, stored_weights
+from attendant.kernels.graph import Graph, GraphError, Tensor
 from attendant.service.errors import StartError
 from attendant.service.settings import SettingsError
 
@@ -25,7 +26,7 @@ log = logging.getLogger("attendant")
 
 
 class Runtime:
-    """The encoder graph and the step graph of one variant."""
+    """The encoder graph and the step graph of one variant. With the kernels, the step is run by compiled code."""
 
     def __init__(self, bundle: Bundle, provider: str, precision: str, threads: int) -> None:
         self.sizes, ids = bundle.sizes, bundle.special_ids
@@ -35,14 +36,17 @@ class Runtime:
         self.precision = choose_precision(bundle, precision, self.provider)
         self.threads, self.lanes = threads, 1
         self._load_graphs(bundle)
-        if self.provider == "cuda" and CUDA not in self.step.get_providers():
+        if self.provider == "cuda" and CUDA not in self.encoder.get_providers():
             self._fall_back(provider, "onnxruntime could not start CUDA on this machine")
             self.precision = choose_precision(bundle, precision, self.provider)
             self._load_graphs(bundle)
-        self.cache_dtype = next(
-            CACHE_DTYPES[value.type] for value in self.step.get_outputs() if value.name == "present_key_0"
-        )
+        self.cache_dtype = self._cache_dtype()
         self.merge = None if self.has_kernels else self._load("merge")
+
+    def _cache_dtype(self) -> str:
+        if self.has_kernels:
+            return "int8" if self.precision == "int8" else "float32"
+        return next(CACHE_DTYPES[value.type] for value in self.step.get_outputs() if value.name == "present_key_0")
 
     @property
     def has_kernels(self) -> bool:
@@ -73,24 +77,44 @@ class Runtime:
         self.graphs = bundle.variants[self.precision].graphs
         self.kernels_reason = why_no_kernels(self.provider, self.graphs)
         paths = [self._path("encoder"), self._path("step")]
+        if self.has_kernels:
+            kernels.register(ort.SessionOptions(), 1)  # which tells the library where onnxruntime is
         self._shared = mapped_weights(*paths) if self.has_kernels else shared_weights(*paths)
         self.encoder, self.step = self._load("encoder"), self._load("step")
 
     def _path(self, name: str) -> Path:
         return self.graphs[f"kernel_{name}" if self.has_kernels else name]
 
+    @property
+    def session_threads(self) -> int:
+        """The calling thread is one of these: every lane computes in its own, and all lanes share the others."""
+        return max(1, self.threads - self.lanes + 1)
+
     def _load(self, name: str) -> Any:
+        return self._load_compiled(name) if self.has_kernels and name != "merge" else self._load_session(name)
+
+    def _load_compiled(self, name: str) -> Graph:
+        """A graph that compiled code runs, on the weights as they are mapped."""
+        path = self._path(name)
+        weights = [
+            Tensor(weight, where.kind, self._shared[weight].shape(), self._shared[weight].data_ptr())
+            for weight, where in stored_weights(path).items()
+        ]
+        try:
+            return Graph(path, self.session_threads, weights, owners=[*self._shared.values()])
+        except GraphError as error:
+            why = str(error).removeprefix("onnxruntime refused: ").splitlines()[0]
+            raise StartError(f"onnxruntime cannot load {path}: {why}") from None
+
+    def _load_session(self, name: str) -> Any:
         path = self._path(name)
         options = ort.SessionOptions()
-        # The calling thread is one of these: every lane computes in its own, and all lanes share the others.
-        options.intra_op_num_threads = max(1, self.threads - self.lanes + 1)
+        options.intra_op_num_threads = self.session_threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.enable_mem_pattern = False  # a pattern is kept for every shape ever seen
         # Each session has its own threads: if they spun after a run, they would take the other session's processors.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        if self.has_kernels:
-            kernels.register(options, options.intra_op_num_threads)
         if self.provider == "cpu" and name != "merge":
             for weight in self._shared.keys() & stored_weights(path).keys():
                 options.add_initializer(weight, self._shared[weight])

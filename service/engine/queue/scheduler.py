@@ -8,6 +8,7 @@ occupy.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import threading
@@ -63,9 +64,12 @@ class Scheduler:
         self._next_expiry = math.inf  # a lower bound of the deadlines of waiting jobs
         self._closed = self._stopped = False
         self._lock = threading.Lock()
-        self._work_changed = threading.Condition(self._lock)
+        self._wake = [threading.Condition(self._lock) for _ in range(lanes)]
+        self._asleep: set[int] = set()  # lanes that wait for work
         self._expiry_changed = threading.Condition(self._lock)
         self._throughput = Throughput()
+        # Counted up whenever lanes that are at work should look around; compiled code reads it between steps.
+        self.changes = ctypes.c_int64(0)
 
     def count_waiting(self) -> int:
         return len(self._waiting)
@@ -100,8 +104,22 @@ class Scheduler:
             if deadline < self._next_expiry:
                 self._next_expiry = deadline
                 self._expiry_changed.notify()
-            self._work_changed.notify_all()
+            self._changed()
         return SubmittedJobs(jobs, self)
+
+    def _changed(self) -> None:
+        """Lanes that sleep may have work now, and those at work look around after their step."""
+        self.changes.value += 1
+        self._wake_lanes()
+
+    def _wake_lanes(self) -> None:
+        """Wake those that have something to do, and no others: each wake-up takes the time of a small step."""
+        for lane in self._asleep:
+            if self._stopped or (self._closed and not self._waiting) or self._should_admit(lane):
+                self._wake[lane].notify()
+
+    def _should_admit(self, lane: int) -> bool:
+        return bool(self._share(lane)) and self._next() is not None
 
     def _check_fits(self, jobs: Sequence[Job]) -> None:
         rows = max((job.task.rows for job in jobs), default=0)
@@ -135,6 +153,7 @@ class Scheduler:
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Mark jobs as cancelled; those that wait get their outcome here, in this thread."""
         with self._lock:
+            self.changes.value += 1
             for job in jobs:
                 job.cancelled = True
             waiting = [job for job in jobs if job in self._waiting]
@@ -166,24 +185,26 @@ class Scheduler:
         """Sleep until a lane has something to do; False if it never will."""
         with self._lock:
             while not self._stopped and not self._lanes.jobs[lane]:
-                if self._share(lane) and self._next() is not None:
+                if self._should_admit(lane):
                     return True
                 if self._closed and not self._waiting:
                     return False
-                self._work_changed.wait()
+                self._asleep.add(lane)
+                self._wake[lane].wait()
+                self._asleep.discard(lane)
             return not self._stopped
 
     def close(self) -> None:
         """Accept nothing more."""
         with self._lock:
             self._closed = True
-            self._work_changed.notify_all()
+            self._changed()
 
     def stop(self) -> None:
         """Lanes end after their current step."""
         with self._lock:
             self._stopped = True
-            self._work_changed.notify_all()
+            self._changed()
             self._expiry_changed.notify_all()
 
     def admit(self, lane: int, max_source_tokens: int) -> list[Job]:
@@ -257,7 +278,7 @@ class Scheduler:
         with self._lock:
             for job in jobs:
                 job.encoding = False
-            self._work_changed.notify_all()  # sleeping lanes may admit them
+            self._wake_lanes()  # which may admit them
 
     def _remove(self, jobs: Sequence[Job]) -> None:
         """Take jobs out of the queue."""
@@ -276,7 +297,7 @@ class Scheduler:
             return
         self._measure_throughput()
         if (self._closed and not self._waiting) or not self._fits_in_busy_lane():
-            self._work_changed.notify_all()  # sleeping lanes may end, or admit the job that is next now
+            self._wake_lanes()  # which may end, or admit the job that is next now
 
     def _measure_throughput(self) -> None:
         """Only while jobs wait: the throughput of lanes that lack work is below what they can do."""
@@ -329,7 +350,7 @@ class Scheduler:
             self._explaining -= sum(map(_explaining_rows, jobs))
             self._throughput.add(sum(job.task.token_budget for job in jobs), self._clock())
             if self._closed or (self._waiting and len(self._lanes.jobs) > 1):
-                self._work_changed.notify_all()  # the next job may now be for a lane that sleeps
+                self._wake_lanes()  # the next job may now be for one that sleeps
 
     def drain(self) -> list[Job]:
         """Take every job out of the queue."""

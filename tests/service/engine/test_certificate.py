@@ -20,7 +20,7 @@ from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.certificate import check_certificate
 from attendant.service.engine.tasks import Distribution, NextToken, Result, Score, Scored, Task, Timing
 from attendant.service.errors import StartError
-from tests.support.engines import SOURCES, make_answer, make_bundle, make_engine
+from tests.support.engines import SOURCES, make_answer, make_bundle, make_engine, replace_step
 from tests.support.small_models import make_model
 
 NO_TIME = Timing(0.0, 0.0, 0.0)
@@ -91,7 +91,7 @@ def spoil_steps(monkeypatch: pytest.MonkeyPatch, chosen: Any, spoil: Any) -> Non
             spoil(outputs.logprobs)
         return outputs
 
-    monkeypatch.setattr(Runner, "run", step)
+    replace_step(monkeypatch, step)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -156,7 +156,7 @@ def test_what_onnxruntime_says_of_a_graph_that_fails_is_a_sentence(
     def fail(*_: Any) -> None:
         raise RuntimeError("indices element out of data bounds\nand more")
 
-    monkeypatch.setattr(Runner, "run", fail)
+    replace_step(monkeypatch, fail)
     with pytest.raises(StartError, match=r"cannot be replayed on this machine: indices element out of data bounds$"):
         make_engine(bundle)
 

@@ -31,7 +31,7 @@ from attendant.service.engine.tasks import (
 )
 from attendant.service.errors import CancelledError, DeadlineError, InvalidFieldError, NotReadyError, QueueFullError
 from tests.support import fake_engine
-from tests.support.engines import Callback, make_bundle, make_engine
+from tests.support.engines import Callback, make_bundle, make_engine, replace_step
 from tests.support.fake_engine import FakeEngine
 from tests.support.serving import wait_for
 from tests.support.small_models import make_model
@@ -91,7 +91,7 @@ class Real(Kind):
                 assert self._left >= 0 or self._gate.wait(30)
             return step(runner, *arguments)
 
-        monkeypatch.setattr(Runner, "run", paused_step)
+        replace_step(monkeypatch, paused_step)
 
     def make(self) -> Any:
         engine = make_engine(self._bundle, max_queue_requests=MAX_REQUESTS)

@@ -22,6 +22,7 @@ from tests.support.engines import (
     generate,
     make_bundle,
     make_engine,
+    replace_step,
     without_timing,
 )
 from tests.support.small_models import make_model
@@ -98,11 +99,11 @@ def test_a_step_that_fails_fails_its_requests_and_no_others(bundle: Bundle, monk
     def fail(*_: Any) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(Runner, "run", fail)
+    replace_step(monkeypatch, fail)
     engine.submit([generate([4])] * 2, broken)
     engine.start()
     assert {type(answer).__name__ for answer in broken.wait().values()} == {"ServiceError"}
-    monkeypatch.setattr(Runner, "run", real)
+    replace_step(monkeypatch, real)
     fine = Callback()
     engine.submit([generate([4])], fine)
     assert isinstance(fine.wait()[0], Generated)

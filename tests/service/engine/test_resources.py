@@ -70,9 +70,7 @@ def test_more_threads_or_memory_never_mean_fewer_lanes() -> None:
 )
 def test_lanes_have_a_thread_each_and_share_the_others(bundle: Bundle, threads: int, lanes: int, shared: int) -> None:
     found = resources.allocate(bundle, resources.EngineSettings(threads=threads, lanes=lanes))
-    loaded = [
-        runtime.step.get_session_options().intra_op_num_threads for runtime in (found.all_threads, found.lane_share)
-    ]
+    loaded = [runtime.session_threads for runtime in (found.all_threads, found.lane_share)]
     assert loaded == [threads, shared]  # one of them is the caller's
     assert (shared - 1 + lanes, found.threads) == (threads, threads)
     assert lanes * found.lane_share.lane_threads <= threads

@@ -30,6 +30,7 @@ from tests.support.engines import (
     generate,
     make_bundle,
     make_engine,
+    replace_step,
     without_timing,
 )
 from tests.support.small_models import make_model
@@ -56,7 +57,7 @@ def held_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         return real(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Runner, "run", step)
+        replace_step(patched, step)
         try:
             yield begun
         finally:
@@ -189,7 +190,7 @@ def test_a_large_top_k_is_not_asked_of_the_graph(engine: Engine, monkeypatch: py
         asked.append(count)
         return real(self, rows, position, count)
 
-    monkeypatch.setattr(Runner, "run", step)
+    replace_step(monkeypatch, step)
     sampled = generate([4, 5], temperature=1.0, top_k=top_k, seed=1)
     engine.run([sampled, *[generate(source) for source in SOURCES]])
     assert max(asked) == 3 < MAX_GRAPH_TOP_K  # of the greedy rows: one, beside padding and start
@@ -221,7 +222,7 @@ def test_log_probabilities_that_are_no_numbers_are_an_error_and_no_answer(
         return outputs
 
     with monkeypatch.context() as patched:
-        patched.setattr(Runner, "run", spoilt)
+        replace_step(patched, spoilt)
         engine.submit([task], callback)
         finish_all(engine)
     outcome = callback.wait()[0]
@@ -236,7 +237,7 @@ def test_a_step_that_fails_leaves_no_rows_behind(engine: Engine, monkeypatch: py
 
     engine.submit([generate([4]), generate([5], beam_size=3)], broken)
     with monkeypatch.context() as patched:
-        patched.setattr(Runner, "run", fail)
+        replace_step(patched, fail)
         with pytest.raises(RuntimeError, match="boom"):
             engine.iteration()
     for lane in engine._lanes:

@@ -320,7 +320,7 @@ def test_a_cancelled_one_does_not_run(engine: Engine, monkeypatch: pytest.Monkey
     monkeypatch.setattr(explainer.FullGraph, "run", lambda *_: pytest.fail("it ran"))
     while engine._scheduler.count_running() or engine.count_waiting():  # until its search is done
         for lane in engine._lanes:
-            lane.iteration()
+            lane.iteration(most_steps=1)
     submitted.cancel()
     finish_all(engine)
     assert isinstance(callback.wait()[0], CancelledError)

@@ -15,7 +15,7 @@ from attendant.service.engine import resources
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.engine import Engine, EngineSettings
 from attendant.service.engine.queue.thread_budget import ThreadBudget
-from tests.support.engines import SOURCES, Callback, generate, make_bundle, make_engine, without_timing
+from tests.support.engines import SOURCES, Callback, generate, make_bundle, make_engine, replace_step, without_timing
 from tests.support.serving import wait_for
 from tests.support.small_models import make_model
 
@@ -112,7 +112,7 @@ def test_engines_that_share_turns_answer_as_each_alone_and_compute_only_in_their
         outside.append(thread_budget.held() != self.threads)
         return step(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Runner, "run", watched_step)
+    replace_step(monkeypatch, watched_step)
     for engine in engines:
         engine.start()
     callbacks = [Callback(len(tasks)) for _ in engines]
