@@ -15,7 +15,7 @@ from attendant.service.requests.schemas import GenerateRequest, NextTokenRequest
 from attendant.service.requests.served import ServedModel
 from attendant.service.settings import Settings
 from attendant.service.text.glossary import Glossary, Pair
-from attendant.service.text.phrases import SPACELESS, cuts, forms_of
+from attendant.service.text.phrases import cuts, cuts_inside, forms_of
 
 TERMS_BEAM = 5  # beam_size of a request with terms that names none
 LEAST_BEAM = 2  # with terms
@@ -36,7 +36,7 @@ class Phrases:
         """InvalidFieldError if the model cannot write a phrase, or there is no such glossary."""
         terms, glossary = _terms_of(asked)
         _refuse_too_many(asked, terms, settings)
-        self._served = served
+        self._served, self._edges = served, served.phrase_tokens.edges
         self._always: list[Term] = []
         pairs = []
         for place, term in enumerate(terms):
@@ -50,7 +50,9 @@ class Phrases:
         self._own, self._glossary = Glossary(pairs), _glossary(glossary, served)
         forbid = [check_phrase(served, text, f"forbid[{place}]") for place, text in enumerate(asked.forbid or ())]
         self._forbidden = (
-            Forbidden(phrase for text in forbid for phrase in _forbidden(served, text)) if forbid else None
+            Forbidden((phrase for text in forbid for phrase in _forbidden(served, text)), self._edges)
+            if forbid
+            else None
         )
         choices = [check_phrase(served, text, f"choices[{place}]") for place, text in enumerate(asked.choices or ())]
         tokenizer = served.engine.target_tokenizer
@@ -70,7 +72,7 @@ class Phrases:
         self._check(terms, prefix, options)
         if not terms and self._forbidden is None and self._choices is None:
             return None
-        return Constraints(terms=tuple(terms), forbidden=self._forbidden, choices=self._choices)
+        return Constraints(terms=tuple(terms), forbidden=self._forbidden, choices=self._choices, edges=self._edges)
 
     def _pairs(self, text: str) -> list[Pair]:
         """The pairs that apply to a source; the request's own come before those of the glossary."""
@@ -87,7 +89,7 @@ class Phrases:
             for form in term.forms
             if not (forbidden and forbidden.occurs_in(form.ids)) and not (size and _repeats(form.ids, size))
         )
-        if all(form.at_start for form in forms):
+        if all(form.at_edge for form in forms):
             why = "a phrase that is forbidden" if forbidden else "an n-gram twice"
             name = term.forms[0].text[:NAMED]
             raise InvalidFieldError(
@@ -104,7 +106,7 @@ class Phrases:
                     "Leave out some.",
                     "terms",
                 )
-            missing = States(terms).read(prefix).missing
+            missing = States(terms, self._edges).read(prefix).missing
             room = options.max_length - len(prefix) - options.forced_end
             if missing > room:
                 names = ", ".join(repr(term.forms[0].text[:NAMED]) for term in terms[:5])
@@ -196,24 +198,20 @@ def _targets(served: ServedModel, term: TermRequest, field: str) -> tuple[str, .
 def _term(served: ServedModel, pair: Pair) -> Term:
     tokenizer = served.engine.target_tokenizer
     forms = [
-        Form(ids, text, at_start)
+        Form(ids, text, at_edge)
         for text in pair.targets
-        for ids, at_start in forms_of(tokenizer, text, tokenizer.unknown)
+        for ids, at_edge in forms_of(tokenizer, text, tokenizer.unknown)
     ]
     return Term(tuple(dict.fromkeys(forms)), pair.source or None)
 
 
 def _forbidden(served: ServedModel, text: str) -> list[Phrase]:
     """A phrase in every way in which tokens can write it."""
-    tokenizer = served.engine.target_tokenizer
-    spaceless = SPACELESS.match(text) is not None
-    return [
-        Phrase(
-            cuts(tokenizer, ids, served.token_texts, served.tokens_by_text, served.longest_token),
-            at_start and not spaceless,
-        )
-        for ids, at_start in forms_of(tokenizer, text, tokenizer.unknown)
-    ]
+    tokenizer, texts = served.engine.target_tokenizer, served.phrase_tokens
+    forms = forms_of(tokenizer, text, tokenizer.unknown)
+    found = [Phrase(cuts(tokenizer, ids, texts), at_edge) for ids, at_edge in forms]
+    inside = [edges for ids, _ in forms if (edges := cuts_inside(tokenizer, ids, texts))]
+    return [*found, *map(Phrase, inside)]
 
 
 def _repeats(ids: Ids, size: int) -> bool:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from attendant.service.engine.interface import EngineInterface
 from attendant.service.requests.defaults import usable_defaults
+from attendant.service.text.phrases import TokenTexts
 
 
 class ServedModel:
@@ -43,15 +44,6 @@ class ServedModel:
         self.forced_end = self.description.generation.get("forced_end") is True
 
     @cached_property
-    def tokens_by_text(self) -> dict[str, list[int]]:
-        """The ids of the tokens that stand for a text, special tokens left out."""
-        special, found = set(self.description.special_ids.values()), dict[str, list[int]]()
-        for index, text in enumerate(self.token_texts):
-            if index not in special:
-                found.setdefault(text, []).append(index)
-        return found
-
-    @cached_property
-    def longest_token(self) -> int:
-        """Characters of the longest token."""
-        return max(map(len, self.tokens_by_text), default=1)
+    def phrase_tokens(self) -> TokenTexts:
+        """What phrases are cut into."""
+        return TokenTexts(self.token_texts, self.description.special_ids.values())

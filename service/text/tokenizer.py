@@ -9,6 +9,7 @@ from pathlib import Path
 from tokenizers import Encoding, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from attendant.service.errors import StartError
 from attendant.service.text.token_text import token_text
 
 LONG_TEXT = 2000  # characters; longer texts are encoded with the GIL released
@@ -29,7 +30,7 @@ def trimmed(text: str, start: int, stop: int) -> Span:
 
 class Tokenizer:
     def __init__(self, path: Path, special_ids: dict[str, int]) -> None:
-        self._backend = Backend.from_file(str(path))
+        self._backend = _read(path)
         self.unknown = special_ids["unk"]
         self._silent = {special_ids[name] for name in ("pad", "bos", "eos")}
         self.size: int = self._backend.get_vocab_size()
@@ -110,6 +111,13 @@ class Tokenizer:
         if len(text) <= LONG_TEXT:
             return self._backend.encode(text, add_special_tokens=not bare)
         return self._backend.encode_batch([text], add_special_tokens=not bare)[0]
+
+
+def _read(path: Path) -> Backend:
+    try:
+        return Backend.from_file(str(path))
+    except Exception as error:  # the library raises no narrower kind
+        raise StartError(f"{path} cannot be read as a tokenizer: {error}.") from None
 
 
 def _agreed(partial: str, text: str, start: int) -> int:

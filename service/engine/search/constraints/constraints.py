@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from attendant.service.engine.search.constraints.choices import Choices
@@ -15,6 +15,7 @@ class Constraints:
     terms: tuple[Term, ...] = ()  # only for beam search
     forbidden: Forbidden | None = None
     choices: Choices | None = None
+    edges: frozenset[int] = field(default=frozenset(), compare=False, repr=False)  # see Form.at_edge; the model's
 
     @cached_property
     def ids(self) -> tuple[int, ...]:

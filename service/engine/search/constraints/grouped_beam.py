@@ -22,8 +22,8 @@ class GroupedBeamSearch(GenerateSearch):
     def __init__(self, special: SpecialIds, task: Generate) -> None:
         super().__init__(special, task)
         assert task.constraints is not None
-        self._terms = task.constraints.terms
-        self._machine = States(self._terms)
+        self._terms, self._edges = task.constraints.terms, task.constraints.edges
+        self._machine = States(self._terms, self._edges)
         self._states: list[State] = []  # of each live hypothesis; none before the prefix is decoded
         self._per_row += 1  # the end token, which may not come before all terms have
 
@@ -113,7 +113,7 @@ class GroupedBeamSearch(GenerateSearch):
 
     def hypothesis(self, live: Live, reason: str) -> Hypothesis:
         found = super().hypothesis(live, reason)
-        return replace(found, terms=met_terms(self._terms, found.ids))
+        return replace(found, terms=met_terms(self._terms, found.ids, self._edges))
 
 
 def _missing(hypothesis: Hypothesis) -> int:

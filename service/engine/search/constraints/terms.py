@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Ids = tuple[int, ...]
+OTHER, AN_EDGE = -1, -2  # tokens of no term, by which a state goes on
 Begun = tuple[int, int, int]  # term, form, how many of its tokens are the last tokens of the hypothesis
 
 
@@ -16,7 +17,7 @@ Begun = tuple[int, int, int]  # term, form, how many of its tokens are the last 
 class Form:
     ids: Ids
     text: str
-    at_start: bool = False  # it counts only where the target begins, as without the mark of a space before it
+    at_edge: bool = False  # it counts only where the target begins, and after the tokens that are edges
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class Term:
     @property
     def shortest(self) -> int:
         """Tokens that it takes at least, wherever it comes."""
-        return min(len(form.ids) for form in self.forms if not form.at_start)
+        return min(len(form.ids) for form in self.forms if not form.at_edge)
 
-    def found_in(self, ids: Sequence[int]) -> Form | None:
+    def found_in(self, ids: Sequence[int], edges: frozenset[int]) -> Form | None:
         """The first of its forms that stands in these tokens."""
-        return next((form for form in self.forms if _stands_in(form, ids)), None)
+        return next((form for form in self.forms if _stands_in(form, ids, edges)), None)
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,17 @@ class MetTerm:
     met: bool
 
 
-def met_terms(terms: Sequence[Term], ids: Sequence[int]) -> tuple[MetTerm, ...]:
-    found = [(term, term.found_in(ids)) for term in terms]
+def met_terms(terms: Sequence[Term], ids: Sequence[int], edges: frozenset[int] = frozenset()) -> tuple[MetTerm, ...]:
+    found = [(term, term.found_in(ids, edges)) for term in terms]
     return tuple(MetTerm(term.source, (form or term.forms[0]).text, form is not None) for term, form in found)
 
 
-def _stands_in(form: Form, ids: Sequence[int]) -> bool:
-    size, last = len(form.ids), 0 if form.at_start else len(ids) - len(form.ids)
-    return any(tuple(ids[place : place + size]) == form.ids for place in range(last + 1))
+def _stands_in(form: Form, ids: Sequence[int], edges: frozenset[int]) -> bool:
+    size = len(form.ids)
+    return any(
+        tuple(ids[place : place + size]) == form.ids and (not form.at_edge or not place or ids[place - 1] in edges)
+        for place in range(len(ids) - size + 1)
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +63,7 @@ class State:
 
     met: int  # bit mask of terms
     begun: tuple[Begun, ...]
-    first: bool  # no token has come yet
+    at_edge: bool  # no token has come yet, or one that is an edge
     missing: int  # tokens that the other terms take, at least
     group: int  # 2 for each term that is met, and 1 if one is begun: hypotheses are compared within their group
     next_tokens: tuple[int, ...]  # those that begin or continue a term, in ascending order
@@ -69,8 +73,8 @@ class State:
 class States:
     """The states of one search; each is made once."""
 
-    def __init__(self, terms: Sequence[Term]) -> None:
-        self._terms = terms
+    def __init__(self, terms: Sequence[Term], edges: frozenset[int] = frozenset()) -> None:
+        self._terms, self._edges = terms, edges
         self._shortest = [term.shortest for term in terms]
         self._tokens = {token for term in terms for form in term.forms for token in form.ids}
         self._states: dict[tuple[int, tuple[Begun, ...], bool], State] = {}
@@ -85,7 +89,7 @@ class States:
 
     def after(self, state: State, token: int) -> State:
         """The state with one token more."""
-        key = token if token in self._tokens else -1
+        key = token if token in self._tokens else AN_EDGE if token in self._edges else OTHER
         found = state.after.get(key)
         if found is None:
             found = state.after[key] = self._extend(state, token)
@@ -100,7 +104,7 @@ class States:
         for term, form, count in begun:
             if count == len(self._terms[term].forms[form].ids):
                 met |= 1 << term
-        return self._state(met, tuple(entry for entry in begun if not met >> entry[0] & 1), False)
+        return self._state(met, tuple(entry for entry in begun if not met >> entry[0] & 1), token in self._edges)
 
     def _token(self, term: int, form: int, place: int) -> int:
         return self._terms[term].forms[form].ids[place]
@@ -112,11 +116,11 @@ class States:
             for number, term in enumerate(self._terms)
             if not state.met >> number & 1
             for place, form in enumerate(term.forms)
-            if state.first or not form.at_start
+            if state.at_edge or not form.at_edge
         ]
 
-    def _state(self, met: int, begun: tuple[Begun, ...], first: bool) -> State:
-        key = (met, begun, first)
+    def _state(self, met: int, begun: tuple[Begun, ...], at_edge: bool) -> State:
+        key = (met, begun, at_edge)
         found = self._states.get(key)
         if found is None:
             missing = sum(size for term, size in enumerate(self._shortest) if not met >> term & 1)
@@ -124,7 +128,7 @@ class States:
             saved = [self._shortest[t] - len(self._terms[t].forms[f].ids) + count for t, f, count in begun]
             missing -= max([0, *saved])
             group = 2 * met.bit_count() + bool(begun)
-            found = self._states[key] = State(met, begun, first, missing, group, ())
+            found = self._states[key] = State(met, begun, at_edge, missing, group, ())
             starts = {self._token(term, form, 0) for term, form in self._beginnings(found)}
             found.next_tokens = tuple(sorted(starts | {self._token(*entry) for entry in begun}))
         return found

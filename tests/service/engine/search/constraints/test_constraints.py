@@ -154,7 +154,7 @@ def test_a_grouped_beam_without_terms_to_meet_is_a_plain_beam(seed: int, beam: i
 
 
 def test_a_form_at_the_start_counts_there_alone() -> None:
-    bare = Term((Form((4,), "a", at_start=True), Form((5,), " a")))
+    bare = Term((Form((4,), "a", at_edge=True), Form((5,), " a")))
     assert met_terms([bare], (4, 3))[0].met
     assert not met_terms([bare], (3, 4))[0].met
     found = answers(table(1), Constraints(terms=(bare,)), beam_size=4, max_length=6)[0].ids
@@ -234,7 +234,7 @@ def test_every_cut_of_a_forbidden_phrase_into_tokens_is_forbidden() -> None:
 
 
 def test_a_phrase_at_the_start_is_forbidden_there_alone() -> None:
-    forbidden = Forbidden([chain((3, 4), at_start=True), chain((5,), at_start=True)])
+    forbidden = Forbidden([chain((3, 4), at_edge=True), chain((5,), at_edge=True)])
     assert forbidden.next_tokens(()) == {5}
     assert forbidden.next_tokens((3,)) == {4}
     assert forbidden.next_tokens((3, 3)) == forbidden.next_tokens((5, 3)) == set()
