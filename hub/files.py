@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from attendant.hub.errors import HubError
+from attendant.hub.kinds import FORMATS, why_not
 
 CONFIG = "config.json"
-# model_type of config.json that can be imported; a test compares them with the importers'.
-MODEL_TYPES = ("marian", "m2m_100", "bart", "mbart", "t5", "mt5")
 # What importers read beside the weights, as far as a repository has it.
 SMALL = (
     CONFIG,
@@ -37,10 +36,11 @@ def check_type(path: Path, name: str) -> None:
         kind = json.loads(path.read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError, RecursionError):
         raise HubError(f"{name}: its {CONFIG} cannot be read as JSON, so it cannot be imported.") from None
-    if kind not in MODEL_TYPES:
+    if not isinstance(kind, str) or kind not in FORMATS:
+        why = f": {why_not(kind)}" if why_not(kind) else ""
         raise HubError(
-            f"{name} cannot be imported: its {CONFIG} has model_type {kind!r:.60}, and what can be imported is "
-            f"{', '.join(MODEL_TYPES)}."
+            f"{name} cannot be imported: its {CONFIG} has model_type {kind!r:.60}{why}. What can be imported is "
+            f"{', '.join(FORMATS)}."
         )
 
 

@@ -21,6 +21,8 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("source_language", "target_language", "small100"),
     ),
     "bart": ("a directory of Hugging Face's BART, mBART or mBART-50", ("source_language", "target_language")),
+    "blenderbot": ("a directory of Hugging Face's Blenderbot", ()),
+    "pegasus": ("a directory of Hugging Face's Pegasus", ()),
     "t5": ("a directory of Hugging Face's T5 (T5, Flan-T5, mT5, ByT5, MADLAD-400)", ("target_language",)),
     "fairseq": ("a checkpoint of fairseq's transformer", ("dict_source", "dict_target", "bpe_codes", "sentencepiece")),
     "marian-npz": (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attendant.hub.kinds import FORMATS
 from attendant.model.errors import UserError
-from attendant.model.importers.families.huggingface import COMMANDS, CONFIG, refuse_kind
+from attendant.model.importers.families.huggingface import CONFIG, refuse_kind
 from attendant.model.importers.files import pickles
 from attendant.model.importers.problems import Problems, read_json
 
@@ -32,9 +33,9 @@ def _of_directory(path: Path) -> str:
         problems = Problems(path)
         kind = read_json(path / CONFIG, problems).get("model_type")
         problems.raise_if_any()
-        if not isinstance(kind, str) or kind not in COMMANDS:
-            refuse_kind(kind, tuple(COMMANDS), problems)
-        return COMMANDS[kind]
+        if not isinstance(kind, str) or kind not in FORMATS:
+            refuse_kind(kind, tuple(FORMATS), problems)
+        return FORMATS[kind]
     if (path / "model.bin").exists():
         return "ctranslate2"
     files = sorted(file.name for file in path.iterdir() if file.suffix in (".npz", *PICKLES))

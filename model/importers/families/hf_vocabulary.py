@@ -56,10 +56,16 @@ def read_tokens(d: Directory, text: Text, size: int) -> list[str]:
         found |= dict(enumerate(_listed(d), start=max(found, default=-1) + 1))
     for index, token in added_tokens(d).items():
         found.setdefault(index, token.content)
-    for index in [index for index in found if not 0 <= index < size][:1]:
-        d.problems.add(f"the token {found[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
+    refuse_beyond(d, found)
     size = min(size, 2**22)
     return [found.get(i, f"<unused {i}>") for i in range(size)]
+
+
+def refuse_beyond(d: Directory, found: dict[int, str]) -> None:
+    """A problem if a token has no row in the embedding."""
+    size = d.vocab_size
+    for index in [index for index in found if not 0 <= index < size][:1]:
+        d.problems.add(f"the token {found[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
 
 
 def added_tokens(d: Directory) -> dict[int, AddedToken]:
@@ -89,15 +95,15 @@ def added_tokens(d: Directory) -> dict[int, AddedToken]:
     return found
 
 
-def read_text(path: Path, problems: Problems) -> Text | None:
-    """The text model of a directory: its SentencePiece file, or if it has none, its tokenizer.json."""
-    if not (path / SPM).exists() and (path / TOKENIZER).exists():
+def read_text(path: Path, problems: Problems, name: str = SPM) -> Text | None:
+    """The text model of a directory: its SentencePiece file of that name, or if it has none, its tokenizer.json."""
+    if not (path / name).exists() and (path / TOKENIZER).exists():
         return tokenizer_json.read(path / TOKENIZER, problems)
-    return sentencepiece.read(path / SPM, problems)
+    return sentencepiece.read(path / name, problems)
 
 
-def spm_files(path: Path) -> dict[str, Path]:
-    return dict.fromkeys(("source", "target"), path / SPM) if (path / SPM).exists() else {}
+def spm_files(path: Path, name: str = SPM) -> dict[str, Path]:
+    return dict.fromkeys(("source", "target"), path / name) if (path / name).exists() else {}
 
 
 def languages_of(tokens: list[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Directories that `save_pretrained` of Hugging Face's library writes: what Marian, M2M100 and BART have in common."""
+"""Directories that `save_pretrained` of Hugging Face's library writes: what Marian, M2M100, BART and so on share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from attendant.hub.kinds import FORMATS, why_not
 from attendant.model.config import ModelConfig
 from attendant.model.importers.families.fairseq_names import layers_of, take_norm, take_stack
 from attendant.model.importers.families.vocabulary import Layout, Tables
@@ -21,24 +22,6 @@ from attendant.model.importers.imported import fold_sigmoid_gelu, is_default, wi
 from attendant.model.importers.problems import MOST_LAYERS, Problems, Settings, Tensors, first_line, read_json, shown
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-COMMANDS = {  # model_type: our format
-    "marian": "marian",
-    "m2m_100": "m2m",
-    "bart": "bart",
-    "mbart": "bart",
-    "t5": "t5",
-    "mt5": "t5",
-}
-# Kinds that are near one of ours, and what the model class has not.
-LACKING = {
-    "umt5": "each of its layers has a table of relative positions of its own",
-    "longt5": "its encoder attends locally",
-    "switch_transformers": "mixtures of experts have no place",
-    "nllb-moe": "mixtures of experts have no place",
-    "bigbird_pegasus": "its encoder attends sparsely",
-    "led": "its encoder attends locally",
-    "prophetnet": "it predicts several tokens at once",
-}
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 HEAD = re.compile(r"lm_head\.|final_logits_bias$|model\.")  # what a whole model has beside its base model
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "quick_gelu": "silu"}
@@ -93,9 +76,9 @@ def refuse_kind(kind: Any, kinds: tuple[str, ...], problems: Problems) -> NoRetu
 
 
 def _hint(kind: Any) -> str:
-    if isinstance(kind, str) and kind in LACKING:
-        return f"; {LACKING[kind]}"
-    return f"; use: attendant import {COMMANDS[kind]}" if isinstance(kind, str) and kind in COMMANDS else ""
+    if why := why_not(kind):
+        return f"; {why}"
+    return f"; use: attendant import {FORMATS[kind]}" if isinstance(kind, str) and kind in FORMATS else ""
 
 
 def read_tensors(path: Path, problems: Problems) -> tuple[dict[str, Tensor], str]:

@@ -10,23 +10,19 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tokenizers import pre_tokenizers
-
 from attendant.model.importers.families import hf_vocabulary
 from attendant.model.importers.families import huggingface as hf
 from attendant.model.importers.families.fairseq_names import FINAL_NORMS
-from attendant.model.importers.families.vocabulary import Layout, Vocabulary, add_template, arrange, tokens_by_id
+from attendant.model.importers.families.hf_byte_level import byte_vocabulary, read_bytes
+from attendant.model.importers.families.vocabulary import Layout, Vocabulary, add_template, arrange
 from attendant.model.importers.files.byte_level import ByteLevel
-from attendant.model.importers.files.text_models import read_lines
 from attendant.model.importers.imported import ImportedModel
-from attendant.model.importers.problems import Settings, read_json
 
 OFFSET = 2  # row of position 0 in the table of learned positions
 EMBEDDING_NORMS = {
     "encoder.layernorm_embedding": "source_embedding.norm",
     "decoder.layernorm_embedding": "target_embedding.norm",
 }
-BART_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 def read(path: Path, source_language: str | None = None, target_language: str | None = None) -> ImportedModel:
@@ -37,10 +33,13 @@ def read(path: Path, source_language: str | None = None, target_language: str | 
     hf.take_norms(d, weights, EMBEDDING_NORMS | (FINAL_NORMS if many else {}), config.d_model)
     tables, bias = hf.take_tables(d, d.vocab_size, d.vocab_size), hf.take_bias(d, d.vocab_size)
     positions = hf.take_positions(d, None, OFFSET)
-    text = hf_vocabulary.read_text(path, d.problems) if many else _bytes(d)
+    text = hf_vocabulary.read_text(path, d.problems) if many else read_bytes(d, prefix_space=False)
     d.problems.raise_if_any()
     assert text is not None  # or there would be a problem
-    vocabulary = _vocabulary(d, text) if isinstance(text, ByteLevel) else hf_vocabulary.shared_vocabulary(d, text)
+    if isinstance(text, ByteLevel):
+        vocabulary = byte_vocabulary(d, text, pad=1, start=2, end=2)
+    else:
+        vocabulary = hf_vocabulary.shared_vocabulary(d, text)
     codes = vocabulary.languages
     if not many and (source_language or target_language):
         d.problems.add("BART has no languages: leave out --source-language and --target-language")
@@ -94,55 +93,3 @@ def _languages(vocabulary: Vocabulary, layout: Layout, after: bool) -> dict[str,
         return {}
     codes = {code: [layout.id_of(index)] for code, index in vocabulary.languages.items()}
     return {"source_prefix": codes, "target_prefix": codes}
-
-
-def _bytes(d: hf.Directory) -> ByteLevel | None:
-    if (d.path / "vocab.json").exists():
-        vocabulary = read_json(d.path / "vocab.json", d.problems)
-        lines = read_lines(d.path / "merges.txt", d.problems) or []
-        rows: list[Any] = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-    else:
-        model = read_json(d.path / "tokenizer.json", d.problems).get("model")
-        model = model if isinstance(model, dict) else {}
-        listed = model.get("vocab")
-        vocabulary = listed if isinstance(listed, dict) else {}
-        rows = [m.split(" ") if isinstance(m, str) else m for m in model.get("merges") or []]
-    if not all(isinstance(row, list) and len(row) == 2 and all(isinstance(p, str) for p in row) for row in rows):
-        d.problems.add("a line of merges.txt is not two pieces")
-        return None
-    if not rows and vocabulary:
-        d.problems.add("there are no merges of byte pairs: merges.txt is missing or empty")
-    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    if vocabulary and not alphabet <= vocabulary.keys():
-        d.problems.add(
-            "the vocabulary lacks some of the 256 bytes; only GPT-2's byte-level BPE can be imported for BART"
-        )
-    added = hf_vocabulary.added_tokens(d)
-    for index, token in added.items():
-        if vocabulary.setdefault(token.content, index) != index:
-            d.problems.add(
-                f"the added token {token.content!r:.40} has the id {index}, and in the vocabulary "
-                f"{vocabulary[token.content]!r:.40}"
-            )
-    options = read_json(d.path / hf_vocabulary.TOKENIZER_CONFIG, d.problems, optional=True)
-    prefix_space = Settings(options, hf_vocabulary.TOKENIZER_CONFIG, d.problems).flag("add_prefix_space", False)
-    return ByteLevel(vocabulary, [(a, b) for a, b in rows], list(added.values()), prefix_space)
-
-
-def _vocabulary(d: hf.Directory, text: ByteLevel) -> Vocabulary:
-    size = d.vocab_size
-    entries = {t: i for t, i in text.vocabulary.items() if (t, i) != ("<mask>", size)}  # bart-large-cnn has no such row
-    tokens = tokens_by_id(entries, size, "vocab.json", d.problems)
-    for token in BART_SPECIAL[:-1]:
-        if token not in tokens:
-            d.problems.add(f"vocab.json lacks {token}")
-    d.problems.raise_if_any()
-    control = frozenset(i for i, t in enumerate(tokens) if t in BART_SPECIAL or t.startswith("<unused "))
-    return Vocabulary(
-        tokens=tokens,
-        pad=d.settings.index("pad_token_id", size, 1),
-        unk=tokens.index("<unk>"),
-        control=control,
-        start=d.settings.index("decoder_start_token_id", size, 2),
-        end=d.settings.index("eos_token_id", size, 2),
-    )

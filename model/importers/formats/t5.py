@@ -173,8 +173,7 @@ def _read_text(d: hf.Directory) -> tuple[Text | None, list[str]]:
     found = {i: token for i, token in found.items() if 0 <= i < size or not SENTINEL.fullmatch(token)}
     if not any(SENTINEL.fullmatch(token) for token in found.values()):
         found |= _sentinels(d, max(found, default=-1) + 1, size, isinstance(text, ByteLevel))
-    for index in [index for index in found if not 0 <= index < size][:1]:
-        d.problems.add(f"the token {found[index]!r:.40} has the id {index!r:.40}, and the model has {size:,} tokens")
+    hf_vocabulary.refuse_beyond(d, found)
     tokens = [found.get(i, f"<unused {i}>") for i in range(size)]
     matched = {token.content for token in listed.values()}
     _add(text, [t for t in tokens if t not in SPECIAL and (t in matched or SENTINEL.fullmatch(t))])
