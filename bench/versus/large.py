@@ -45,23 +45,30 @@ def measure(prepared: Prepared, wanted: Sequence[Work], threads: int, seconds: f
     from bench.models.peers import prepare_peer
 
     models = prepare_peer(prepared.run, prepared.directory / "ctranslate2")
-    vocabulary, workers = prepared.shape.vocabulary, list[Worker]()
+    *rows, held = race_int8(prepared.bundle, models, prepared.shape.vocabulary, wanted, threads, seconds)
+    return [*rows, {**held, "goal": goal_of("large", MEMORY)}]
+
+
+def race_int8(
+    bundle: Path, models: dict[str, Path], vocabulary: int, wanted: Sequence[Work], threads: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Our int8 against CTranslate2's four ways: a row for each work, and one for the memory."""
+    workers = list[Worker]()
     try:
         workers.append(Worker(PEERS[0], models["fp32"], "fp32", threads))
-        with Worker("ours", prepared.bundle, "fp32", threads) as ours:
+        with Worker("ours", bundle, "fp32", threads) as ours:
             short = [replace(work, length=min(CHECKED, work.length or CHECKED)) for work in wanted]
             answer_once([ours, *workers], {work: work.sources(vocabulary) for work in short})
             print(f"compared in f32: {short[0].length} target tokens; our f32 is not timed, int8 is not compared")
         workers.append(Worker(PEERS[1], models["fp32"], "fp32", threads))
         workers += [Worker(kind, models["int8"], "int8", threads) for kind in PEERS]
-        workers.append(Worker("ours", prepared.bundle, "int8", threads))
+        workers.append(Worker("ours", bundle, "int8", threads))
         rows = race(workers, wanted, vocabulary, seconds)
         memory = {(worker.kind, worker.precision): worker.memory() for worker in workers}
     finally:
         for worker in workers:
             worker.close()
-    held = memory_row(MEMORY, memory["ours", "int8"], memory[PEERS[0], "int8"])
-    return [*rows, {**held, "goal": goal_of("large", MEMORY)}]
+    return [*rows, memory_row(MEMORY, memory["ours", "int8"], memory[PEERS[0], "int8"])]
 
 
 def parse() -> argparse.Namespace:
