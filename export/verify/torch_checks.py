@@ -99,15 +99,16 @@ def check_defaults(bundle: Bundle, samples: Samples) -> Iterator[str]:
 
 
 def check_origin(bundle: Bundle, samples: Samples) -> Iterator[str]:
-    """The checkpoint is the very one that the bundle was made of, and its examples are real texts."""
+    """The checkpoint is the very one that the bundle was made of, and its examples are texts that it reads."""
     if samples.run is not None:
         found, expected = bundle.produced_by.get("checkpoint_sha256", ""), digest(find_weights(samples.run))
         if found != expected:
             yield f"facts: checkpoint_sha256 is {found:.12}..., and the checkpoint's {expected:.12}..."
     if bundle.examples is None and samples.invented:
         yield "facts: there are examples, and the samples are random tokens"
-    if bundle.examples:
-        yield "facts: there are examples beside those of the certificate"
+    for example in bundle.examples or ():
+        if UNK in samples.trained.source.encode(example):
+            yield f"facts: the example {quoted(example)} has what the model's vocabulary lacks"
 
 
 def check_searched(bundle: Bundle, samples: Samples) -> Iterator[str]:

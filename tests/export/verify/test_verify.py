@@ -18,18 +18,22 @@ from onnx import numpy_helper
 
 import attendant
 from attendant.export.bundle import BundleError, read_bundle
+from attendant.export.cli import LONGEST_DESCRIPTION
 from attendant.export.graphs.packing import pack_f32
 from attendant.export.graphs.parts import Matrix
 from attendant.export.graphs.quantize import Int8Parts
 from attendant.export.make import convert
 from attendant.export.make.convert import VerificationError
 from attendant.export.make.samples import Samples, read_samples
+from attendant.export.verify.torch_checks import check_origin
 from attendant.export.verify.verify import verify
 from attendant.model.checkpoint import TrainedModel, load_trained
 from attendant.model.config import build
 from attendant.model.training.prepare import Plan
 from attendant.model.training.train import train
 from tests.support.exporting import change_weights
+
+SENTENCE = "Turns a word around."
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,8 @@ def trained(run: Path) -> TrainedModel:
 @pytest.fixture(scope="module")
 def good(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bundles") / "good"
-    assert attendant.main(["export", str(run), "--out", str(out), "--name", "small", "--fp16"]) == 0
+    about = ["--description", SENTENCE, "--example", "afk", "--example", "bgl"]
+    assert attendant.main(["export", str(run), "--out", str(out), "--name", "small", "--fp16", *about]) == 0
     return out
 
 
@@ -71,6 +76,21 @@ def test_an_exported_bundle_verifies_with_and_without_its_checkpoint(
     assert "nothing is off, against torch on 200 held-out inputs" in capsys.readouterr().out
     assert attendant.main(["verify", str(good)]) == 0
     assert attendant.main(["verify", str(good), "--samples", "samples.tsv"]) == 2  # of which nothing would be read
+
+
+def test_a_sentence_and_examples_are_the_users_if_the_model_reads_them(good: Path, samples: Samples) -> None:
+    bundle = read_bundle(good)
+    assert (bundle.description, bundle.examples) == (SENTENCE, ("afk", "bgl"))
+    assert list(check_origin(bundle, samples)) == []
+    unread = dataclasses.replace(bundle, examples=("afk", "a7k"))
+    assert list(check_origin(unread, samples)) == ["facts: the example 'a7k' has what the model's vocabulary lacks"]
+
+
+@pytest.mark.parametrize("sentence", ["", "x" * (LONGEST_DESCRIPTION + 1)])
+def test_a_sentence_that_is_empty_or_endless_is_wrong_usage(sentence: str, run: Path, tmp_path: Path) -> None:
+    flags = ["export", str(run), "--out", str(tmp_path / "bundle"), "--description", sentence]
+    assert attendant.main(flags) == 2
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_bundle_verifies_where_only_the_service_is_installed(good: Path) -> None:
