@@ -13,10 +13,15 @@ interface Hypothesis {
   logprobs: number[];
   score: number;
   finish_reason: string;
+  terms_met?: { source: string | null; target: string; met: boolean }[];
+  segments?: Segment[];
 }
 
+/** A part of a text that was split; places are [start, stop] in characters. */
+interface Segment { source: [number, number]; target: [number, number]; cut: boolean }
+
 interface Answer {
-  outputs: { hypotheses: Hypothesis[] }[];
+  outputs: { hypotheses: Hypothesis[]; detected_language?: { language: string; confidence: number }; unknown?: string[] }[];
   timing: { queue_ms: number; encode_ms: number; decode_ms: number };
   usage: { source_tokens: number; target_tokens: number };
   first: number; // ms, measured here
@@ -46,7 +51,7 @@ interface Explained {
   attention: Attention[];
   attention_precision: string;
   included: (Included & { of: string })[];
-  structure: { norm: string; activation: string; score: string; added_positions: string[] } | null;
+  structure: { norm: string; norm_kind: string; activation: string; score: string; positions: string; added_positions: string[] } | null;
   neighbours: { side: string; tokens: (Token & { nearest: (Token & { cosine: number })[] })[] }[];
   plane: { share: number; points: { id: number; text: string; x: number; y: number }[] };
   ablated: { text: string; tokens: string[]; logprobs: number[]; finish_reason: string; steps: Explained["steps"] };
@@ -86,6 +91,7 @@ interface Info {
   certificate: { drift: number };
   limits: { max_beam_size: number; max_rows: number; max_explain_values: number };
   languages: Languages;
+  glossaries?: Record<string, number>;
   examples: string[];
   description?: string | null;
 }
@@ -108,6 +114,8 @@ interface State {
   source: string; mode: string;
   beam: number; count: number; samples: number; penalty: number; temperature: number; topp: number; seed: number | null;
   model: string | null; from: string | null; to: string | null;
+  terms: string; glossary: string | null; forbid: string; choices: string;
+  split: string; format: string; protect: string[]; pattern: string; segment: number;
   target: string[] | null;
   tab: string;
   walk: string[] | null; done: number; t: number; p: number;

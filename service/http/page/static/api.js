@@ -1,6 +1,7 @@
 // Requests to the service. What goes wrong is a Failure whose message is a sentence to show.
 
 import { t } from "./i18n.js";
+import { inOwnWords } from "./refusals.js";
 
 let key = ""; // in memory only: gone with the page
 let wanted = () => {};
@@ -60,15 +61,6 @@ async function send(path, body, signal) {
   throw await refusal(answer);
 }
 
-/** What is wrong with the text, in words of the page: the service names fields of its requests. */
-function own({ message = "", field = "" }) {
-  if (!/^(inputs|source)(\[0\])?$/.test(field ?? "")) return null;
-  const lacks = /vocabulary lacks: (.*); leave/.exec(message);
-  if (lacks) return t(lacks[1].includes("' '") ? "lacksSpace" : "lacks", { what: lacks[1].replaceAll("' '", "␣") });
-  const long = /has (\d+) tokens; .* at most (\d+)/.exec(message);
-  return long ? t("tooLong", { n: long[1], most: long[2] }) : null;
-}
-
 async function refusal(answer) {
   let error = {};
   try {
@@ -80,7 +72,7 @@ async function refusal(answer) {
     return new Failure(t(key ? "wrongKey" : "needKey"), 401);
   }
   const again = answer.headers.get("retry-after");
-  const sentence = own(error) ?? (error.message || t("status", { status: answer.status }));
+  const sentence = inOwnWords(error, answer.status);
   return new Failure(again ? `${sentence} ${t("again", { seconds: again })}` : sentence, answer.status, error.field);
 }
 
@@ -97,7 +89,7 @@ export async function* stream(path, body, signal) {
     rest = blocks.pop() ?? "";
     for (const block of blocks) {
       const [name, data] = parseEvent(block);
-      if (name === "error") throw new Failure(data.error?.message ?? data.message ?? t("broken"));
+      if (name === "error") throw new Failure(inOwnWords(data.error ?? data, 0));
       ended ||= name === "done";
       yield [name, data];
     }

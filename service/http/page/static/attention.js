@@ -160,7 +160,7 @@ function heads(view, found) {
 }
 
 /** What the colours mean: they go with the square root, so that small weights can be seen. */
-function scale() {
+export function scale() {
   const steps = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1];
   return h("p", { class: "scale small" }, h("span", { class: "label" }, t("scale")), steps.map((p) => h("span", { class: "scale-step", vars: { "--weight": Math.sqrt(p).toFixed(3) } }, percent(p))));
 }

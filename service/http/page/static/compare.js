@@ -1,10 +1,11 @@
 // Two sources, or two targets of one source, side by side.
 
 import { request, sentenceOf } from "./api.js";
+import { scale } from "./attention.js";
 import { fill, h, number } from "./dom.js";
-import { options, where } from "./generate.js";
 import { bitmap, draw, layout, weights } from "./heatmap.js";
 import { t } from "./i18n.js";
+import { options, where } from "./requests.js";
 import { FRESH, state, update } from "./state.js";
 import { explainedText, nameOf } from "./text.js";
 
@@ -22,7 +23,7 @@ export function compare(panel, signal) {
     h("div", { class: "column" }, text("source2", `${t("source")} · ${t("second")}`), text("given2", `${t("target")} · ${t("second")}`)),
     h("div", { class: "actions" }, h("button", { class: "primary", type: "submit" }, t("compare"))),
   );
-  fill(panel, form, h("div", { class: "pair" }, sides));
+  fill(panel, form, h("div", { class: "pair" }, sides), scale(), h("p", { class: "faint small" }, t("compareColours")));
   if (state.source && (state.source2 || state.given || state.given2)) run();
 }
 

@@ -5,6 +5,7 @@ import { find } from "./dom.js";
 import { session } from "./generate.js";
 import { t } from "./i18n.js";
 import { state, update } from "./state.js";
+import { AUTO } from "./terms.js";
 import { setSpecial } from "./text.js";
 
 /** @type {Promise<null> | null} */
@@ -55,7 +56,8 @@ export const languages = () => session.info?.languages ?? session.models.find(({
 /** A model or a language of a link that is not here is dropped, and said. */
 export function dropUnknown() {
   if (!session.models.length) return; // nothing is known yet
-  const known = { model: session.models.map(({ id }) => id), from: languages().source, to: languages().target };
+  const codes = languages();
+  const known = { model: session.models.map(({ id }) => id), from: codes.source.length ? [...codes.source, AUTO] : [], to: codes.target };
   const unknown = Object.keys(known).filter((key) => state[key] && !known[key].includes(state[key]));
   if (!unknown.length) return;
   notice(t("unknownChoice", { names: unknown.map((key) => state[key]).join(", ") }));

@@ -3,9 +3,10 @@
 import { hasKey } from "./api.js";
 import { find, fill, h } from "./dom.js";
 import { compareBody } from "./compare.js";
-import { explainBody, generateBody, mapWanted, session, stepsWanted } from "./generate.js";
+import { mapWanted, session, stepsWanted } from "./generate.js";
 import { t } from "./i18n.js";
 import { nextBody } from "./nexttoken.js";
+import { explainBody, generateBody } from "./requests.js";
 import { state } from "./state.js";
 import { whatIfWanted } from "./whatif.js";
 import { treeBody } from "./tree.js";

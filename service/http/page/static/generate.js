@@ -1,8 +1,10 @@
 // Type, and see the output stream; then what the search found.
 
+import { notes, segmentedText } from "./answer.js";
 import { request, sentenceOf, stream } from "./api.js";
 import { fill, find, h, keepFocus, number } from "./dom.js";
 import { t } from "./i18n.js";
+import { explainBody, generateBody, hypotheses, segmented } from "./requests.js";
 import { state, update } from "./state.js";
 import { explainedText, plainText, tint } from "./text.js";
 
@@ -14,38 +16,6 @@ let isBusy = false;
 const NOTHING = { answer: null, explained: null, tree: null, next: null, failure: null };
 /** @type {Session} */
 export const session = { ...NOTHING, kinds: new Map(), models: [], model: null, info: null };
-
-/** The options of the search, as the service takes them. @returns {Record<string, any>} */
-export function options() {
-  const found = { ...where() };
-  if (state.mode === "greedy") found.beam_size = 1; // the model's own default may be more
-  if (state.mode === "beam") Object.assign(found, { beam_size: state.beam, length_penalty: state.penalty });
-  if (state.mode === "sample") {
-    Object.assign(found, { temperature: state.temperature, seed: state.seed });
-    if (state.topp < 1) found.top_p = state.topp;
-  }
-  if (hypotheses() > 1) found.num_hypotheses = hypotheses();
-  return found;
-}
-
-const hypotheses = () => ({ greedy: 1, beam: Math.min(state.count, state.beam), sample: state.samples })[state.mode];
-
-/** The model and its languages, where they are chosen. */
-export function where() {
-  /** @type {Record<string, any>} */
-  const found = {};
-  if (session.model) found.model = session.model;
-  if (state.from) found.source_language = state.from;
-  if (state.to) found.target_language = state.to;
-  return found;
-}
-
-export const generateBody = () => ({ inputs: state.source, ...options(), logprobs: true });
-
-export function explainBody(more = {}) {
-  const search = state.target ? { ...where(), target_tokens: state.target } : options();
-  return { source: state.source, ...search, ...more };
-}
 
 /** Run the search, then explain it; `done` redraws what depends on it. */
 export async function generate(done) {
@@ -64,9 +34,10 @@ export async function generate(done) {
   setBusy(true);
   try {
     await streamed(signal);
-    drawResult(done);
+    const isWhole = segmented() === null; // else parts need the segment's explanation
+    drawResult(isWhole ? done : undefined);
     speak(/** @type {Answer} */ (session.answer).outputs[0].hypotheses[0].text || t("empty"));
-    if (await explainOutput()) drawResult(); // parts ask for the explanation themselves
+    if (await explainOutput()) drawResult(isWhole ? undefined : done); // parts ask for the explanation themselves
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
     showError(error);
@@ -79,7 +50,7 @@ export async function generate(done) {
 /** Ask for the steps of the hypothesis that is shown, if it still is when they come. Without them the output says why. */
 async function explainOutput() {
   const { answer } = session;
-  const { target } = state;
+  const { target, segment } = state;
   const { signal } = control;
   /** @type {Pick<Session, "explained" | "failure">} */
   const found = { explained: null, failure: null };
@@ -89,7 +60,7 @@ async function explainOutput() {
     if (signal.aborted || !error.status) throw error;
     found.failure = error.message;
   }
-  const isShown = session.answer === answer && same(state.target, target);
+  const isShown = session.answer === answer && same(state.target, target) && state.segment === segment;
   if (isShown) Object.assign(session, found);
   return isShown;
 }
@@ -130,6 +101,8 @@ async function streamed(signal) {
         const isFollowed = text.scrollHeight - text.scrollTop - text.clientHeight < NEAR;
         text.append(token);
         if (isFollowed) text.scrollTop = text.scrollHeight;
+      } else if (name === "text") {
+        text.append(data.text); // what is of no token
       } else {
         session.answer = { ...data, first: first ?? performance.now() - began, all: performance.now() - began };
       }
@@ -191,11 +164,13 @@ export function drawResult(done = () => {}) {
   const shown = found[Math.max(0, chosen)];
   const detail = h("p", { class: "detail", role: "status" }, session.failure ?? t("legend"));
   const text = explained ? explainedText(explained, detail) : plainText(shown, detail);
+  const whole = segmented();
   const { timing, usage } = answer;
   const times = { queue: number(timing.queue_ms, 1), encode: number(timing.encode_ms, 1), decode: number(timing.decode_ms, 1), first: number(answer.first, 0), all: number(answer.all, 0) };
   const reason = shown.finish_reason === "stop" ? null : h("p", { class: "faint" }, t(`finish_${shown.finish_reason}`));
   keepFocus(find("#result"), () => fill(
-    find("#result"), shown.text || explained ? text : h("p", { class: "faint" }, t("empty")), detail, reason,
+    find("#result"), whole ? segmentedText(whole) : null,
+    whole && !explained ? null : shown.text || explained ? text : h("p", { class: "faint" }, t("empty")), detail, notes(answer.outputs[0], shown), reason,
     found.length > 1 ? list(found, Math.max(0, chosen)) : null,
     h("p", { class: "faint small" }, `${t("usage", { source: usage.source_tokens, target: usage.target_tokens })} · ${t("timing", times)}`),
   ));
@@ -214,7 +189,7 @@ function list(found, chosen) {
 /** Explain the hypothesis that was chosen. */
 export async function explainChosen(done) {
   const { answer } = session;
-  session.explained = null; // that of another hypothesis
+  Object.assign(session, { explained: null, tree: null }); // those of another hypothesis, or segment
   try {
     if (!(await explainOutput())) return; // another was chosen meanwhile
     showError(null);

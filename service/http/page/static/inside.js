@@ -1,7 +1,12 @@
 // Values from within the model: what is asked of an explanation for them, and how they are drawn.
 
-import { css, h } from "./dom.js";
+import { css, h, number } from "./dom.js";
 import { explain, session } from "./generate.js";
+import { t } from "./i18n.js";
+import { state } from "./state.js";
+
+const OUTLIERS = 0.01; // of the values of a strip, which have the full colour like the largest of the others
+const SAMPLED = 4096; // values of which these are told
 
 /** An explanation with what was computed on the way. @returns {Promise<Explained>} */
 export const look = (wanted, signal) => explain({ attention: [], encoding: "float16", ...wanted }, signal);
@@ -48,8 +53,15 @@ export function halves(text) {
 
 export const largest = (values) => values.reduce((most, x) => Math.max(most, Math.abs(x)), 1e-9);
 
+/** The largest size but for outliers, one of which would leave all others without colour. */
+export function usual(values) {
+  const every = Math.ceil(values.length / SAMPLED) || 1;
+  const sorted = Float32Array.from({ length: Math.ceil(values.length / every) }, (_, i) => Math.abs(values[i * every])).sort();
+  return Math.max(1e-9, sorted[Math.floor((1 - OUTLIERS) * (sorted.length - 1))] ?? 0);
+}
+
 /** Numbers as cells: below 0 in one colour, above in another; `most` has the full colour. */
-export function strip(rows, { cell = 6, height = cell, most = 0, label = "" } = {}) {
+export function strip(rows, { cell = 6, height = cell, most = 0, label = "", tell = /** @type {((row: number, column: number) => string) | null} */ (null) } = {}) {
   const columns = rows[0]?.length ?? 0;
   const top = most || Math.max(...rows.map(largest));
   const canvas = h("canvas", { class: "strip", width: Math.max(1, columns), height: Math.max(1, rows.length), role: "img", "aria-label": label });
@@ -62,7 +74,27 @@ export function strip(rows, { cell = 6, height = cell, most = 0, label = "" } = 
   canvas.getContext("2d").putImageData(image, 0, 0);
   canvas.style.width = `${columns * cell}px`;
   canvas.style.height = `${rows.length * height}px`;
+  if (tell && columns) listen(canvas, rows.length, columns, tell);
   return canvas;
+}
+
+/** What `tell` says of the cell under the pointer, or that the arrow keys have reached, is the strip's title. */
+function listen(canvas, rows, columns, tell) {
+  let column = 0;
+  const say = (x, y) => {
+    column = Math.max(0, Math.min(columns - 1, x));
+    canvas.title = tell(Math.max(0, Math.min(rows - 1, y)), column);
+  };
+  canvas.tabIndex = 0;
+  canvas.addEventListener("mousemove", (event) => say(Math.floor((event.offsetX / canvas.clientWidth) * columns), Math.floor((event.offsetY / canvas.clientHeight) * rows)));
+  canvas.addEventListener("focus", () => say(column, 0));
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation(); // up and down go to other strips
+    say(column + step, 0);
+  });
 }
 
 /** Weights from 0 to 1 as a small map. */
@@ -74,7 +106,31 @@ export function smallMap(rows, size = 56) {
   return canvas;
 }
 
+/** A table of numbers: a name and cells for each row; `tint` from -1 to 1 colours a cell. */
+export function numbers(columns, rows, foot = [], name = "") {
+  const line = ([token, cells, tints = []]) => h("tr", {}, h("th", { scope: "row" }, h("bdi", {}, token)),
+    cells.map((value, i) => h("td", { class: (tints[i] ?? 0) < 0 ? "below" : "above", vars: { "--tint": Math.min(1, Math.abs(tints[i] ?? 0)).toFixed(3) } }, typeof value === "number" ? number(value) : value)));
+  return h("div", { class: "scroll" }, h("table", { class: `matrix numbers ${name}` },
+    h("thead", {}, h("tr", {}, h("td", {}), columns.map((column) => h("th", { scope: "col" }, column)))),
+    h("tbody", {}, rows.map(line)), foot.length ? h("tfoot", {}, foot.map(line)) : null));
+}
+
+/** What the colours of strips mean, and those of small maps, which go with the square root. */
+export function colours(hasMaps) {
+  const ramp = (name, ...ticks) => h("span", { class: "ramp" }, h("span", { class: `ramp-${name}` }), h("span", { class: "ticks" }, ticks.map((tick) => h("span", {}, tick))));
+  return h("div", { class: "colours small" }, h("span", { class: "label" }, t("scaleValues")), ramp("values", "−", "0", "+"),
+    hasMaps ? [h("span", { class: "label" }, t("scaleWeights")), ramp("weights", "0", "25 %", "100 %")] : null);
+}
+
 /** How many values an answer may have. */
 export const mostValues = () => session.info?.limits.max_explain_values ?? 1e6;
 
-export const sizes = () => session.info?.bundle.sizes ?? { heads: 8, encoder_layers: 6, decoder_layers: 6, d_model: 512, target_vocab: 0 };
+export const sizes = () => session.info?.bundle.sizes ?? { heads: 8, encoder_layers: 6, decoder_layers: 6, d_model: 512, target_vocab: 0, head_size: 0 };
+
+/** Tokens of the source and of the target, with their end tokens and what may come before. */
+export function lengths() {
+  const { explained, answer } = session;
+  if (explained) return { source: explained.source.tokens.length, target: Math.max(explained.target.tokens.length, explained.decoder_inputs.length) };
+  const tokens = state.target ?? answer?.outputs[0].hypotheses[0].tokens ?? [];
+  return { source: (answer?.usage.source_tokens ?? 0) + 2, target: tokens.length + 2 };
+}

@@ -17,8 +17,15 @@ export function about() {
   return own ? own : session.info ? t("aboutAny", { name: session.info.bundle.name }) : "";
 }
 
+/** Where more is to read about a view: a section of the tutorial or of the walk, which are served beside the page. */
+const SECTIONS = {
+  map: "walk.html#2-the-map-two-minutes", next: "tutorial.html#ask-for-the-next-token", attention: "tutorial.html#look-at-its-attention", head: "tutorial.html#scaled-dot-product-attention",
+  alignment: "tutorial.html#ask-why", beam: "tutorial.html#ask-why", whatif: "walk.html#4-switch-it-off-three-minutes", embeddings: "tutorial.html#positions", compare: "tutorial.html#the-loss",
+  model: "tutorial.html#export-and-serve-it",
+};
+
 /** Two sentences about the view that is open, and where more is to read. */
-export const intro = (tab) => [t(`intro_${tab}`), " ", h("span", {}, t("more_tutorial"))];
+export const intro = (tab) => [t(`intro_${tab}`), " ", h("a", { href: `/page/${SECTIONS[tab]}`, target: "_blank" }, t(SECTIONS[tab].startsWith("walk") ? "more_walk" : "more_tutorial"))];
 
 /** The sounds of ARPAbet, where the output consists of them. */
 export function legendOf() {

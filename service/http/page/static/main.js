@@ -22,7 +22,7 @@ import { tree } from "./tree.js";
 import { whatIf } from "./whatif.js";
 
 const PARTS = { map, next: nextToken, attention, head, alignment, beam: tree, whatif: whatIf, embeddings, compare, model };
-const RUNS = ["mode", "beam", "count", "samples", "penalty", "temperature", "topp", "seed", "model", "from", "to"];
+const RUNS = ["mode", "beam", "count", "samples", "penalty", "temperature", "topp", "seed", "model", "from", "to", "terms", "glossary", "forbid", "choices", "split", "format", "protect", "pattern"];
 const REDRAWN = new Set(["head", "whatif"]); // parts that are drawn anew for another step
 const AGAIN = 2000; // ms
 const PAUSE = 400; // ms without a key, after which a text is answered
@@ -94,18 +94,18 @@ function ask(text) {
 /** What a change of the state redraws. */
 async function changed(keys) {
   const has = (...names) => names.some((name) => keys.has(name));
-  if (has("lang", "theme", "tab", "mode", "model", "from", "to")) drawShell();
+  if (has("lang", "theme", "tab", "mode", "model", "from", "to", "terms", "forbid", "choices", "glossary")) drawShell();
   if (has("source")) find("#source").value = state.source;
   for (const input of find("#options").querySelectorAll("input[type=number]")) if (has(input.name)) input.value = state[input.name] ?? "";
   if (has("model") && wantedModel(session.models) !== session.model && !(await reconnect())) return;
   if (has("model", "from", "to")) dropUnknown();
   if (has(...RUNS) && (session.answer || isRunning() || has("source"))) {
     session.answer = null;
-    if (!has("target")) update({ target: null, step: null });
+    if (!has("target")) update({ target: null, step: null, segment: 0 });
     run();
   } else if (has("source")) {
     if (state.tab === "compare") generate(() => {}); // the output is of the source that is shown; else who changes it runs it
-  } else if (has("target") && session.answer) explainChosen(drawPart);
+  } else if (has("target", "segment") && session.answer) explainChosen(drawPart);
   else if (has("lang") && session.answer) drawResult(drawPart);
   else if (has(...DRAWN) || (has("step") && REDRAWN.has(state.tab)) || (has("source2") && state.tab === "whatif")) drawPart();
 }

@@ -1,13 +1,13 @@
 // The whole model as one diagram, with the values of this text in it, step by step.
 
-import { fill, h, percent } from "./dom.js";
+import { fill, h, percent, svg } from "./dom.js";
 import { session } from "./generate.js";
 import { t } from "./i18n.js";
-import { array, look, mostValues, sizes, smallMap, strip, weightsOf } from "./inside.js";
+import { colours, lengths, look, mostValues, sizes, smallMap, weightsOf } from "./inside.js";
+import { norm, plus, stream } from "./stream.js";
 import { state, update } from "./state.js";
 import { nameOf } from "./text.js";
 
-const SHOWN = 48; // features of a strip
 const EVERY = 900; // ms
 /** @type {number | undefined} */
 let timer;
@@ -17,25 +17,53 @@ export async function map(panel, signal) {
   timer = undefined;
   if (!session.answer) return fill(panel, h("p", { class: "faint" }, t("noAnswer")));
   const began = performance.now();
-  const explained = await look({ attention: ["encoder", "decoder", "cross"], include: included() }, signal);
+  const [wanted, note] = mostOf();
+  const explained = await look(wanted, signal);
   const step = Math.min(state.step ?? explained.target.tokens.length, explained.target.tokens.length);
   const asked = performance.now();
   const diagram = h("div", { class: "diagram" });
-  const redraw = (at) => fill(diagram, encoder(explained), decoder(explained, at));
+  const redraw = (at) => { fill(diagram, encoder(explained), decoder(explained, at), svg("svg", { class: "arrows", "aria-hidden": "true" })); point(diagram); };
   redraw(step);
-  fill(panel, stepper(explained, step, redraw), diagram, h("p", { class: "faint small" }, t("mapNote")));
-  panel.dataset.drawn = (performance.now() - asked).toFixed(1); // ms; what asking took is apart
-  panel.dataset.asked = (asked - began).toFixed(1);
+  fill(panel, stepper(explained, step, redraw), note ? h("p", { class: "faint small", role: "status" }, t(note)) : null, diagram, colours(explained.attention.length > 0), h("p", { class: "faint small" }, t("mapNote")));
+  new ResizeObserver(() => point(diagram)).observe(diagram); // draws the arrows as soon as it is laid out
+  panel.dataset.asked = (asked - began).toFixed(1); // ms; the first drawing is apart, up to its first frame
+  requestAnimationFrame(() => setTimeout(() => { panel.dataset.drawn = (performance.now() - asked).toFixed(1); }));
   return null;
 }
 
-/** The residual stream, where the answer may have as many values. */
-function included() {
-  const { encoder_layers, decoder_layers, d_model } = sizes();
-  const source = (session.answer?.usage.source_tokens ?? 0) + 1;
-  const target = (session.answer?.usage.target_tokens ?? 0) + 1;
+/** As much as an answer may have, and what is said of the rest: the stream is left out first, then heads are averaged. */
+function mostOf() {
+  const { encoder_layers, decoder_layers, d_model, heads } = sizes();
+  const { source, target } = lengths();
+  const [own, masked, cross] = [encoder_layers * source * source, decoder_layers * target * target, decoder_layers * target * source];
   const values = d_model * ((4 * encoder_layers + 1) * source + (6 * decoder_layers + 1) * target);
-  return values * 1.5 < mostValues() ? ["structure", "residual"] : ["structure"];
+  const kinds = ["encoder", "decoder", "cross"];
+  /** @type {[number, Record<string, any>, string | null][]} */
+  const choices = [
+    [heads * (own + masked + cross) + values, { attention: kinds, include: ["structure", "residual"] }, null],
+    [heads * (own + masked + cross), { attention: kinds, include: ["structure"] }, "mapNoStream"],
+    [own + masked + cross, { attention: kinds, average: "heads", include: ["structure"] }, "mapMean"],
+    [cross, { attention: ["cross"], average: "heads", include: ["structure"] }, "mapCross"],
+  ];
+  const [, wanted, note] = choices.find(([count]) => count <= mostValues()) ?? [0, { attention: [], include: ["structure"] }, "mapNone"];
+  return /** @type {[Record<string, any>, string | null]} */ ([wanted, note]);
+}
+
+/** From the encoder's output to every cross-attention, where both stacks are side by side. */
+function point(diagram) {
+  const [memory, arrows] = [diagram.querySelector(".memory"), diagram.querySelector(".arrows")];
+  if (!memory || !arrows) return;
+  const area = diagram.getBoundingClientRect();
+  const from = memory.getBoundingClientRect();
+  const crosses = [...diagram.querySelectorAll(".block.cross")].map((block) => block.getBoundingClientRect());
+  if (!crosses.length || crosses[0].left <= from.right) return fill(arrows);
+  const x = from.right - area.left;
+  const middle = (diagram.querySelector(".stack:nth-child(2)")?.getBoundingClientRect().left ?? crosses[0].left) - area.left - 12;
+  const start = from.top + from.height / 2 - area.top;
+  fill(arrows, crosses.map((block) => {
+    const [end, at] = [block.left - area.left, block.top + block.height / 2 - area.top];
+    return [svg("path", { d: `M ${x} ${start} H ${middle} V ${at} H ${end - 7}` }), svg("path", { class: "tip", d: `M ${end - 9} ${at - 5} L ${end} ${at} L ${end - 9} ${at + 5} Z` })];
+  }));
 }
 
 function stepper(explained, step, redraw) {
@@ -67,65 +95,66 @@ function stepper(explained, step, redraw) {
   return h("div", { class: "options stepper" }, play, slider, label);
 }
 
-/** A part of the model; a click opens the view that shows it. */
+/** A part of the model; a click on its name opens the view that shows it. */
 function block(name, note, opens, ...inner) {
-  return h("div", { class: "block" }, h("button", { type: "button", class: "block-name", on: { click: () => update(opens, false) } }, name), note ? h("span", { class: "faint small" }, note) : null, inner);
+  return h("div", { class: opens.kind === "cross" ? "block cross" : "block" }, h("button", { type: "button", class: "block-name", on: { click: () => update(opens, false) } }, name), note ? h("span", { class: "faint small" }, note) : null, inner);
 }
 
 const words = (tokens, last = Infinity) => h("p", { class: "flow" }, tokens.map((token, i) => h("span", { class: i < last ? "flow-token" : "flow-token later" }, nameOf(token))));
 
-/** x at one place: a row for each token, the first features as columns. */
-function stream(explained, stack, place, last = Infinity) {
-  const x = array(explained, "stream", stack);
-  if (!x) return null;
-  const rows = Array.from({ length: x.shape[1] }, (_, i) => Array.from(x.row(place, i)).slice(0, SHOWN).map((value) => (i < last ? value : 0)));
-  return h("div", { class: "stream" }, strip(rows, { cell: 3, height: Math.max(2, Math.min(6, 90 / rows.length)), label: t("streamLabel") }));
-}
-
-function norm(explained, isBefore) {
+/** A sub-layer between its norm and its residual connection, as the model has them: before it, or after. */
+function sublayer(explained, kind, layer, opens, note, inner, last) {
+  const of = { explained, kind, layer, last };
   const isPre = explained.structure?.norm === "pre";
-  return isPre === isBefore ? h("span", { class: "norm" }, t("norm")) : null;
+  const name = t(kind.endsWith("feed_forward") ? "feedForward" : `block_${kind}`);
+  return [
+    block(name, note, opens, isPre ? norm(of) : null, inner, plus(of), isPre ? null : norm(of)),
+    stream(of),
+  ];
 }
 
 /** An attention with its heads as small maps; rows that are not decoded yet are empty. */
-function attention(explained, kind, layer, last = Infinity) {
-  const found = weightsOf(explained, kind);
-  const [, heads, rows, columns] = found.shape;
+function attention(explained, kind, layer, last = Infinity, read = last) {
+  const found = explained.attention.some((each) => each.kind === kind) ? weightsOf(explained, kind) : null;
+  const [, heads, rows, columns] = found?.shape ?? [0, 0, 0, 0];
+  const isMean = found !== null && heads < found.heads.length;
   const maps = Array.from({ length: heads }, (_, head) => {
     const cells = Array.from({ length: rows }, (_row, row) => (row < last ? Array.from(found.row(layer, head, row)) : new Array(columns).fill(0)));
-    return h("button", { type: "button", class: "head-map", "aria-label": t("headName", { layer: layer + 1, head: head + 1 }), on: { click: () => update({ tab: "head", kind, layer, head }, false) } }, smallMap(cells, 44));
+    const opens = isMean ? { tab: "attention", kind, layer, head: -1 } : { tab: "head", kind, layer, head };
+    const label = isMean ? t("meanOf", { layer: layer + 1 }) : t("headName", { layer: layer + 1, head: head + 1 });
+    return h("button", { type: "button", class: "head-map", "aria-label": label, title: label, on: { click: () => update(opens, false) } }, smallMap(cells, 44));
   });
-  return block(t(`block_${kind}`), null, { tab: "attention", kind, layer, head: -1 }, norm(explained, true), h("div", { class: "head-maps" }, maps), h("span", { class: "plus" }, "+"), norm(explained, false));
+  return sublayer(explained, kind, layer, { tab: "attention", kind, layer, head: -1 }, null, h("div", { class: "head-maps" }, maps), read);
 }
 
-function feedForward(explained) {
+function feedForward(explained, stack, layer, read = Infinity) {
   const { activation } = explained.structure ?? {};
-  return block(t("feedForward"), activation ? `${sizes().d_model} → ${sizes().d_ff} → ${sizes().d_model}, ${activation}` : null, { tab: "whatif" }, norm(explained, true), h("span", { class: "plus" }, "+"), norm(explained, false));
+  const note = activation ? `${sizes().d_model} → ${sizes().d_ff} → ${sizes().d_model}, ${t(`activation_${activation}`)}` : null;
+  return sublayer(explained, `${stack}_feed_forward`, layer, { tab: "whatif" }, note, null, read);
 }
 
-const embedding = (explained, side) => block(t("embedding"), t(explained.structure?.added_positions.includes(side) ? "plusPositions" : "noPositions"), { tab: "embeddings", side });
+function embedding(explained, side) {
+  const { positions, added_positions: added } = explained.structure ?? {};
+  return block(t("embedding"), t(added?.includes(side) ? `plus_${positions}` : positions === "relative" ? "plus_relative" : "noPositions"), { tab: "embeddings", side });
+}
 
 function encoder(explained) {
   const { encoder_layers: layers } = sizes();
-  const parts = [h("h3", {}, t("encoderSide")), words(explained.source.tokens), embedding(explained, "source"), stream(explained, "encoder", 0)];
+  const parts = [h("h3", {}, t("encoderSide")), words(explained.source.tokens), embedding(explained, "source"), stream({ explained, kind: "encoder", layer: null, last: Infinity })];
   for (let layer = 0; layer < layers; layer++) {
-    parts.push(h("div", { class: "layer" }, h("span", { class: "layer-name" }, t("layerName", { layer: layer + 1 })),
-      attention(explained, "encoder", layer), stream(explained, "encoder", 2 * layer + 1), feedForward(explained), stream(explained, "encoder", 2 * layer + 2)));
+    parts.push(h("div", { class: "layer" }, h("span", { class: "layer-name" }, t("layerName", { layer: layer + 1 })), attention(explained, "encoder", layer), feedForward(explained, "encoder", layer)));
   }
-  parts.push(h("p", { class: "faint small" }, t("memoryNote")));
+  parts.push(h("p", { class: "faint small memory" }, t("memoryNote")));
   return h("div", { class: "stack" }, parts);
 }
 
 function decoder(explained, step) {
   const { decoder_layers: layers } = sizes();
-  const offset = explained.decoder_inputs.length - explained.target.tokens.length;
-  const last = step + offset; // tokens that are read up to this step
-  const parts = [h("h3", {}, t("decoderSide")), words(explained.decoder_inputs, last), embedding(explained, "target"), stream(explained, "decoder", 0, last)];
+  const last = step + explained.decoder_inputs.length - explained.target.tokens.length; // tokens that are read up to this step
+  const parts = [h("h3", {}, t("decoderSide")), words(explained.decoder_inputs, last), embedding(explained, "target"), stream({ explained, kind: "decoder", layer: null, last })];
   for (let layer = 0; layer < layers; layer++) {
     parts.push(h("div", { class: "layer" }, h("span", { class: "layer-name" }, t("layerName", { layer: layer + 1 })),
-      attention(explained, "decoder", layer, step), stream(explained, "decoder", 3 * layer + 1, last),
-      attention(explained, "cross", layer, step), stream(explained, "decoder", 3 * layer + 2, last),
-      feedForward(explained), stream(explained, "decoder", 3 * layer + 3, last)));
+      attention(explained, "decoder", layer, step, last), attention(explained, "cross", layer, step, last), feedForward(explained, "decoder", layer, last)));
   }
   return h("div", { class: "stack" }, parts, softmax(explained, step));
 }

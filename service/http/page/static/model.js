@@ -1,9 +1,11 @@
 // What the model is, what computes it, and what the service does right now.
 
 import { request, sentenceOf } from "./api.js";
-import { css, fill, h, number, svg } from "./dom.js";
+import { fill, h, number, svg } from "./dom.js";
 import { session } from "./generate.js";
 import { t } from "./i18n.js";
+import { look } from "./inside.js";
+import { positions, POSITIONS } from "./positions.js";
 
 const EVERY = 2000; // ms between two looks at the metrics
 const KEPT = 60; // looks that the lines show
@@ -14,16 +16,16 @@ export async function model(panel, signal) {
   if (!info) return null;
   const { bundle, certificate } = info;
   const live = h("div", { class: "live" });
-  const canvas = h("canvas", { class: "map", role: "img", "aria-label": t("positions") });
+  const own = h("div", { class: "own-positions" });
   fill(
     panel,
     h("div", { class: "cards" },
       h("div", {}, h("h3", {}, t("sizes")), table(Object.entries(bundle.sizes).map(([key, value]) => [t(key), value.toLocaleString("en")]))),
       h("div", {}, h("h3", {}, t("serving")), table(served(info)), h("h3", {}, t("certificate")), h("p", {}, t("holds", { ...certificate, drift: number(certificate.drift, 4) })))),
     h("h3", {}, t("live")), live,
-    h("h3", {}, t("positions")), h("p", { class: "faint small" }, t("positionsNote")), h("div", { class: "scroll" }, canvas),
+    own,
   );
-  drawPositions(canvas, Math.min(bundle.sizes.max_length, 64), bundle.sizes.d_model);
+  drawPositions(own, signal);
   if (performance.now() - looks.at(-1)?.at > 3 * EVERY) looks = [];
   watch(live, signal);
   return null;
@@ -35,25 +37,12 @@ const served = (info) => [
 
 const table = (rows) => h("table", { class: "plain" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, String(value))))));
 
-/** sin and cos of position / 10000^(2i/d): blue below 0, red above. */
-function drawPositions(canvas, positions, width) {
-  const cell = Math.max(2, Math.min(4, Math.floor(960 / width)));
-  canvas.width = width * cell;
-  canvas.height = positions * cell;
-  const context = canvas.getContext("2d");
-  const [below, above] = [css("--map-high"), css("--map-other")];
-  context.fillStyle = css("--map-low");
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  for (let position = 0; position < positions; position++) {
-    for (let i = 0; i < width; i++) {
-      const angle = position / 10000 ** ((i - (i % 2)) / width);
-      const value = i % 2 ? Math.cos(angle) : Math.sin(angle);
-      context.globalAlpha = Math.abs(value);
-      context.fillStyle = value < 0 ? below : above;
-      context.fillRect(i * cell, position * cell, cell, cell);
-    }
-  }
-  context.globalAlpha = 1;
+/** The model's own positions, once there is a text to explain; where nothing can be explained they are left out. */
+async function drawPositions(place, signal) {
+  if (!session.answer) return;
+  try {
+    fill(place, h("h3", {}, t("positions")), positions(await look({ include: POSITIONS, encoding: "json" }, signal), false));
+  } catch { /* the rest is there */ }
 }
 
 /** Sums of the metrics over models and endpoints that compute. */

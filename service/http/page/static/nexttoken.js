@@ -2,9 +2,11 @@
 
 import { request, sentenceOf } from "./api.js";
 import { field, fill, h, number, percent } from "./dom.js";
-import { session, where } from "./generate.js";
+import { session } from "./generate.js";
 import { t } from "./i18n.js";
+import { explainedSource, explainedTokens, where } from "./requests.js";
 import { state, update } from "./state.js";
+import { allowedFields } from "./terms.js";
 import { nameOf } from "./text.js";
 
 const WHOLE = 5000; // vocabularies up to this many tokens are asked for whole
@@ -18,14 +20,13 @@ const vocabulary = () => session.info?.bundle.sizes.target_vocab ?? Infinity;
 /** The tokens so far: those that were chosen, else those before the least certain token of the output. */
 export function walked() {
   if (state.walk) return state.walk;
-  const found = session.answer?.outputs[0].hypotheses[0];
-  if (!found?.tokens.length) return [];
-  const logprobs = found.logprobs.slice(0, found.tokens.length);
-  return found.tokens.slice(0, logprobs.indexOf(Math.min(...logprobs)));
+  const { tokens, logprobs } = explainedTokens();
+  const own = logprobs.slice(0, tokens.length);
+  return tokens.slice(0, Math.max(0, own.indexOf(Math.min(...own))));
 }
 
 export function nextBody() {
-  return { source: state.source, prefix_tokens: walked(), top_k: vocabulary() <= WHOLE ? 0 : MANY, ...where() };
+  return { source: explainedSource(), prefix_tokens: walked(), top_k: vocabulary() <= WHOLE ? 0 : MANY, ...where(), ...allowedFields() };
 }
 
 /** softmax(logits / temperature) from the probabilities at temperature 1. */

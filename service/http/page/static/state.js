@@ -4,6 +4,9 @@
 export const DEFAULTS = {
   source: "", mode: "greedy", beam: 4, count: 4, samples: 1, penalty: 1, temperature: 1, topp: 1, seed: null,
   model: null, from: null, to: null, // the model and its languages
+  terms: "", glossary: null, forbid: "", choices: "", // what must and must not come, a line each
+  split: "none", format: "text", protect: [], pattern: "", // whole texts
+  segment: 0, // of a text that was split: the one that is explained
   target: null, // tokens of the hypothesis that is explained; null: the first
   tab: "map",
   walk: null, done: 0, t: 1, p: 0.9, // next token: tokens so far (null: up to the least certain one), and the sliders
@@ -15,7 +18,7 @@ export const DEFAULTS = {
 };
 
 /** What a new source begins with. */
-export const FRESH = { target: null, walk: null, done: 0, step: null, off: [] };
+export const FRESH = { target: null, segment: 0, walk: null, done: 0, step: null, off: [] };
 
 const WAIT = 300; // ms: browsers refuse an address that changes with every move of a slider
 const listeners = [];
@@ -69,9 +72,10 @@ export function readLink() {
 const CHOICES = {
   mode: ["greedy", "beam", "sample"], tab: ["map", "next", "attention", "head", "alignment", "beam", "whatif", "embeddings", "compare", "model"], side: ["source", "target"],
   kind: ["cross", "encoder", "decoder"], align: ["argmax", "mutual"], lang: ["en", "zh"], theme: ["light", "dark"],
+  split: ["none", "lines", "sentences"], format: ["text", "html"],
 };
-const TEXTS = new Set(["source", "source2", "given", "given2", "model", "from", "to"]);
-const TOKENS = new Set(["walk", "target", "off"]);
+const TEXTS = new Set(["source", "source2", "given", "given2", "model", "from", "to", "terms", "glossary", "forbid", "choices", "pattern"]);
+const TOKENS = new Set(["walk", "target", "off", "protect"]);
 
 function parse(key, text) {
   if (TEXTS.has(key)) return text;

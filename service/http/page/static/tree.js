@@ -2,8 +2,9 @@
 
 import { fill, h, number, percent, rove, svg } from "./dom.js";
 import { request } from "./api.js";
-import { options, session } from "./generate.js";
+import { session } from "./generate.js";
 import { t } from "./i18n.js";
+import { explainedSource, options } from "./requests.js";
 import { state, update } from "./state.js";
 import { nameOf } from "./text.js";
 
@@ -31,7 +32,7 @@ export async function tree(panel, signal) {
   return null;
 }
 
-export const treeBody = () => ({ source: state.source, ...options(), attention: [], alternatives: 0 });
+export const treeBody = () => ({ source: explainedSource(), ...options(), attention: [], alternatives: 0 });
 
 const stepName = (step, count) => `${t("step", { n: step, all: count })}${step >= count ? ` · ${t("searchEnded")}` : ""}`;
 

@@ -1,10 +1,11 @@
 // What if a part were missing: heads, sub-layers, layers, residual connections or positions switched off, or a letter changed.
 
 import { fill, h, number, percent } from "./dom.js";
-import { options, session } from "./generate.js";
+import { session } from "./generate.js";
 import { request } from "./api.js";
 import { t } from "./i18n.js";
 import { look, sizes } from "./inside.js";
+import { options } from "./requests.js";
 import { state, update } from "./state.js";
 import { nameOf } from "./text.js";
 
@@ -72,7 +73,7 @@ function switches(found) {
         const all = Array.from({ length: IS_ATTENTION.has(kind) ? heads : 0 }, (_, head) => toggle(`head ${kind} ${layer} ${head}`, String(head + 1), `${name}, ${part}, ${t("head")} ${head + 1}`));
         rows.push(h("tr", {},
           i === 0 ? h("th", { scope: "rowgroup", rowSpan: SUBLAYERS[stack].length }, toggle(`layer ${stack} ${layer}`, name, t("wholeLayer", { name }))) : null,
-          h("td", {}, toggle(`sublayer ${kind} ${layer}`, part, `${name}, ${part}`)), h("td", { class: "toggles" }, all),
+          h("td", {}, toggle(`sublayer ${kind} ${layer}`, part, `${name}, ${part}`)), h("td", {}, h("div", { class: "toggles" }, all)),
           h("td", {}, toggle(`residual ${kind} ${layer}`, t("residual"), `${name}, ${part}: ${t("residual")}`))));
       });
     }

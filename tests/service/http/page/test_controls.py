@@ -26,7 +26,7 @@ REFUSED = """
 const wanted = arguments[0]; window.refusals = 1; const send = window.fetch;
 window.fetch = async (path, options) => {
   if (path !== wanted || window.refusals-- <= 0) return send(path, options);
-  return new Response(JSON.stringify({ error: { message: "Not now." } }), { status: 500 });
+  return new Response(JSON.stringify({ error: { message: "Not now." } }), { status: 422 });
 };
 """
 

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from attendant.model import checkpoint
-from attendant.model.text.tokenizer import learn
+from tests.service.http.page.bundles import RIGHT_TO_LEFT, TOKENIZER, byte_bundle
 from tests.support.browsing import MISSING, Page, driver, explained, serving
-from tests.support.exporting import export_unproven
-from tests.support.small_models import make_model
 
 __all__ = ["driver"]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-RIGHT_TO_LEFT = "مرحبا بالعالم"
-LINES = [RIGHT_TO_LEFT, "שלום עולם", "hello world"] * 2
 CHARACTER = "水"  # no token of its own: its bytes are
 LONG = " ".join(["hello", CHARACTER, "שלום"] * 45)
-TOKENIZER = learn("bpe:280", LINES)
 HELLO = TOKENIZER.pieces("hello world")
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Of a model of bytes that has learnt nothing, with room for 512 tokens."""
-    run = tmp_path_factory.mktemp("run")
-    model = make_model(source_vocab=TOKENIZER.size, target_vocab=TOKENIZER.size, max_length=512)
-    checkpoint.write_json({"model": dataclasses.asdict(model.config)}, run / checkpoint.CONFIG)
-    checkpoint.save_weights(checkpoint.weights_of(model), run / checkpoint.MODEL)
-    for name in (checkpoint.SOURCE_TOKENIZER, checkpoint.TARGET_TOKENIZER):
-        TOKENIZER.save(run / name)
-    pairs = [f"{line} {i}\t{line}\n" for i, line in enumerate(LINES)]
-    (run / checkpoint.SAMPLES).write_text("".join(pairs), encoding="utf-8")
-    with serving("--bundle", str(export_unproven(run, run.parent / "bundle", ("fp32",)))) as process:
+    with serving("--bundle", str(byte_bundle(tmp_path_factory.mktemp("bytes")))) as process:
         yield process.port
 
 
