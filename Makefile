@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots
+.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -188,6 +188,9 @@ ray-check: .venv/ray ## replicas on Ray Serve, one of them killed, and Ray Data,
 	deploy/need.sh ip iproute2
 	deploy/loopback.sh $(BIN)/python -m deploy.check_ray
 
+guides: .venv/all ## the tutorial and the walk as the page serves them, from docs
+	$(BIN)/python -m deploy.render_guides
+
 screenshots: .venv/all ## docs/screenshots, from a service that is started for it (installs Chromium with INSTALL=yes)
 	@for need in "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || exit 1; done
 	$(BIN)/python -m bench.default_model.screenshots
@@ -259,6 +262,9 @@ fuzz: .venv/all ## raw HTTP (100,000 mutations) and FUZZ_INPUTS of every file th
 
 chaos: .venv/all ## faults in a service under load, from clients that vanish to SIGKILL; three minutes
 	$(BIN)/python -m bench.reliability.chaos
+
+soak: .venv/all ## an hour of every route, with reloads and clients that leave: memory, descriptors, latency and answers stay as they were
+	$(BIN)/python -m bench.reliability.soak
 
 reliability-report: .venv/all ## docs/reliability.md from the results
 	$(BIN)/python -m bench.reliability.report

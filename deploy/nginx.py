@@ -28,12 +28,12 @@ def nginx(servers: Sequence[int]) -> Iterator[int]:
     found = program()
     assert found is not None
     with tempfile.TemporaryDirectory() as directory:
-        port = _free_port()
+        port = free_port()
         Path(directory, "nginx.conf").write_text(_whole(configuration(servers, port)), encoding="utf-8")
         command = [found, "-p", directory, "-c", "nginx.conf", "-e", "stderr"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
-            _wait(port, process)
+            wait_until_it_listens(port, process)
             yield port
         finally:
             process.terminate()
@@ -53,18 +53,17 @@ def _whole(text: str) -> str:
     return f"daemon off; pid nginx.pid; events {{}} http {{ access_log off; {temporary} {text} }}"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _wait(port: int, process: subprocess.Popen[str]) -> None:
-    """Until it listens."""
+def wait_until_it_listens(port: int, process: subprocess.Popen[str]) -> None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.02)
     process.kill()
-    raise RuntimeError(f"nginx does not listen: {process.communicate()[1]}")
+    raise RuntimeError(f"{process.args[0]} does not listen: {process.communicate()[1]}")  # type: ignore[index]

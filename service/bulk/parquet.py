@@ -53,6 +53,7 @@ def answered_table(records: Sequence[Answered]) -> Any:
 
 class ParquetSource:
     def __init__(self, path: Path, field: str) -> None:
+        self._path = path
         try:
             self._file = pyarrow.parquet.ParquetFile(path)
         except (pyarrow.ArrowInvalid, OSError) as error:  # OSError if the footer is damaged
@@ -67,10 +68,16 @@ class ParquetSource:
 
     def read(self, position: int) -> Iterator[tuple[Row, int]]:
         groups, skipped = self._from(position)
-        for batch in self._file.iter_batches(ROWS, groups):
+        for batch in self._batches(groups):
             for index in range(min(skipped, batch.num_rows), batch.num_rows):
                 yield Row(batch, index), 1
             skipped = max(0, skipped - batch.num_rows)
+
+    def _batches(self, groups: list[int]) -> Iterator[Any]:
+        try:
+            yield from self._file.iter_batches(ROWS, groups)
+        except (pyarrow.ArrowException, OSError) as error:  # OSError also where the content is damaged
+            raise ParquetUsageError(f"{self._path} is damaged: {error}; what comes before stays written.") from None
 
     def _from(self, position: int) -> tuple[list[int], int]:
         """The row groups from the one with this row on, and how many rows of that one to skip."""

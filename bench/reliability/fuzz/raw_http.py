@@ -116,7 +116,7 @@ async def attempt(port: int, data: bytes, tried: Tried, half_close: bool) -> Non
     except OSError as error:
         tried.faults.append(Fault(f"no connection: {error}", data))
     else:
-        _judge(data, received, tried)
+        judge(data, received, tried)
 
 
 async def _exchange(port: int, data: bytes, half_close: bool) -> bytes:
@@ -135,7 +135,7 @@ async def _exchange(port: int, data: bytes, half_close: bool) -> bytes:
     return received
 
 
-def _judge(data: bytes, received: bytes, tried: Tried) -> None:
+def judge(data: bytes, received: bytes, tried: Tried) -> None:
     found = [int(status) for status in re.findall(rb"^HTTP/1\.1 ([0-9]{3}) ", received, re.MULTILINE)]
     tried.statuses.update(found)
     if wrong := [status for status in found if status >= 500 and status not in TAKEN]:

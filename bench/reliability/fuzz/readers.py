@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import json
 import struct
+import zipfile
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,19 +26,17 @@ from attendant.model.importers.files import sentencepiece as pieces
 from attendant.model.importers.problems import Problems, read_json
 from attendant.model.text.tokenizer import load
 from attendant.service.settings import DEFAULT_BUNDLE
+from bench.reliability.fuzz.reader import Reader
+from bench.reliability.fuzz.text_readers import TEXTS
+from bench.reliability.fuzz.whole_readers import WHOLE
 
 YAML = b"""dim-emb: 16\ntype: transformer\nenc-depth: 2\ntied-embeddings-all: true\nvocabs:\n  - a.spm\n  - b.spm\n"""
 CODES = b"#version: 0.2\na b\nab c</w>\n"
 PAIRS = b"cat\tK AE T\ndog\tD AO G\n"
 
 
-@dataclass(frozen=True)
-class Reader:
-    read: Callable[[Path], object]
-    seeds: Callable[[], list[bytes]]
-    errors: tuple[type[BaseException], ...]  # that its caller turns into a sentence
-    name: str = "file"  # that it looks for, in its directory
-    words: tuple[bytes, ...] = ()
+# What zipfile, zlib and numpy raise of a damaged archive; its caller makes a sentence of each.
+NPZ_ERRORS = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 def _problems(read: Callable[[Path, Problems], object]) -> Callable[[Path], object]:
@@ -128,7 +126,7 @@ READERS: dict[str, Reader] = {
         lambda path: list(read_pairs(path)), lambda: [PAIRS], (UserError,), words=(b"\t", b"\xef\xbb\xbf")
     ),
     "references": Reader(read_references, lambda: [PAIRS], (UserError,), words=(b"\t",)),
-    "npz": Reader(npz.read, _npz, (Exception,)),  # zipfile and numpy raise many kinds
+    "npz": Reader(npz.read, _npz, NPZ_ERRORS),
     "torch checkpoint": Reader(_problems(pickles.load), _pickles, (), words=(b"cos\nsystem\n", b"\x93", b"R")),
     "CTranslate2": Reader(ctranslate2_file.read, _ctranslate2, (ValueError, UnicodeDecodeError)),
     "SentencePiece": Reader(_problems(pieces.read), _sentencepiece, ()),
@@ -138,23 +136,6 @@ READERS: dict[str, Reader] = {
     "Marian's YAML": Reader(
         lambda path: marian_yaml.options(path.read_bytes().decode(errors="replace")), lambda: [YAML], (ValueError,)
     ),
+    **TEXTS,
+    **WHOLE,
 }
-
-
-def written(reader: Reader, directory: Path, data: bytes) -> Path:
-    path = directory / reader.name
-    path.write_bytes(data)
-    return path
-
-
-def call(reader: Reader, path: Path) -> Any:
-    """None if the file was read or refused as it may be; else the error."""
-    try:
-        reader.read(path)
-    except reader.errors:
-        return None
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        return error
-    return None

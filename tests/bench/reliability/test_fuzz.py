@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.reliability.fuzz import files, raw_http, readers
 from bench.reliability.fuzz.mutate import mutated
-from tests.support.serving import running, wait_for
+from bench.reliability.fuzz.reader import call, written
+from tests.support.serving import Running, running, wait_for
 
-INPUTS = 40  # of each reader
+INPUTS = 40  # of each reader, of slow ones fewer
 KEPT = sorted((Path(__file__).parent / "inputs").glob("*"))
+REQUESTS = sorted((Path(__file__).parent / "requests").glob("*"))
+READER_OF = {files.kept_name(name): reader for name, reader in readers.READERS.items()}
+IN_A_TEST = [name for name in readers.READERS if not name.startswith("import ")]  # tests/model/importers has its own
 
 
 def test_the_same_seed_gives_the_same_inputs_and_they_differ() -> None:
@@ -24,18 +30,22 @@ def test_the_same_seed_gives_the_same_inputs_and_they_differ() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", readers.READERS)
+@pytest.mark.parametrize("name", IN_A_TEST)
 def test_a_reader_takes_its_seeds_and_refuses_mutations_in_its_own_words(name: str, tmp_path: Path) -> None:
     reader, rng = readers.READERS[name], random.Random(name)
     seeds = reader.seeds()
-    for data in [mutated(rng, rng.choice(seeds), reader.words, seeds) for _ in range(INPUTS)]:
-        assert readers.call(reader, readers.written(reader, tmp_path, data)) is None, data[:300]
+    reader.prepare(tmp_path)
+    for data in [
+        mutated(rng, rng.choice(seeds), reader.words, seeds) for _ in range(max(1, int(INPUTS * reader.share)))
+    ]:
+        assert call(reader, written(reader, tmp_path, data)) is None, data[:300]
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
 def test_what_was_once_read_wrongly_is_not_any_more(path: Path, tmp_path: Path) -> None:
-    reader = readers.READERS[path.name.rpartition("-")[0].replace("_", " ")]
-    assert readers.call(reader, readers.written(reader, tmp_path, path.read_bytes())) is None
+    reader = READER_OF[path.name.rpartition("-")[0]]
+    reader.prepare(tmp_path)
+    assert call(reader, written(reader, tmp_path, path.read_bytes())) is None
 
 
 def test_a_reader_that_raises_what_nobody_expects_is_found_out(tmp_path: Path) -> None:
@@ -43,7 +53,7 @@ def test_a_reader_that_raises_what_nobody_expects_is_found_out(tmp_path: Path) -
         raise KeyError("unexpected")
 
     reader = dataclasses.replace(readers.READERS["corpus"], read=read)
-    assert isinstance(readers.call(reader, readers.written(reader, tmp_path, b"x")), KeyError)
+    assert isinstance(call(reader, written(reader, tmp_path, b"x")), KeyError)
 
 
 def test_mutated_requests_leave_a_server_as_it_was(tmp_path: Path) -> None:
@@ -55,6 +65,42 @@ def test_mutated_requests_leave_a_server_as_it_was(tmp_path: Path) -> None:
         assert server.request("POST", "/v1/generate", {"inputs": "facade"})[0] == 200
 
 
+@pytest.mark.parametrize("path", REQUESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("half_close", [False, True])
+def test_what_was_once_answered_wrongly_is_not_any_more(path: Path, half_close: bool, kept: Running) -> None:
+    tried = raw_http.Tried()
+    asyncio.run(raw_http.attempt(kept.port, path.read_bytes(), tried, half_close))
+    assert tried.faults == []
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = tmp_path_factory.mktemp("bundle")
+    with running(directory, header_seconds=1.0, body_seconds=1.0, keep_alive_seconds=1) as (server, _):
+        yield server
+
+
+def test_an_input_at_fault_stands_in_the_record_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_http, "KEPT", tmp_path / "requests")
+    fault = raw_http.Fault("[500]", b"GET / HTTP/1.1\r\n\xff")
+    raw_http.keep([fault, raw_http.Fault("gauges are not at zero afterwards")])
+    assert [path.read_bytes() for path in (tmp_path / "requests").iterdir()] == [fault.sent]
+    assert base64.b64decode(fault.record()["input"]) == fault.sent
+
+
+def test_an_answer_that_is_cut_short_is_no_fault_and_one_of_500_is() -> None:
+    tried = raw_http.Tried()
+    head = b"Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for answer in (b"HTTP/1.1 200 OK\r\n" + head, b"HTTP/1.1 200 OK\r\n" + head + b"5\r\nab", b"HTTP/1.1 200 O"):
+        raw_http.judge(b"GET / HTTP/1.1", answer, tried)
+    assert tried.faults == []
+    raw_http.judge(b"GET / HTTP/1.1", b"HTTP/1.1 500 No\r\n" + head + b"0\r\n\r\n", tried)
+    raw_http.judge(b"GET / HTTP/1.1", b"garbage\r\n\r\n", tried)
+    assert len(tried.faults) == 2
+
+
 def test_every_kept_input_has_a_reader() -> None:
-    assert {path.name.rpartition("-")[0].replace("_", " ") for path in KEPT} <= readers.READERS.keys()
+    assert {path.name.rpartition("-")[0] for path in KEPT} <= READER_OF.keys()
+    assert len(READER_OF) == len(readers.READERS)
     assert Path(__file__).parent / "inputs" == files.KEPT
+    assert Path(__file__).parent / "requests" == raw_http.KEPT
