@@ -28,12 +28,19 @@ WITH_VNNI: Goals = {
     "words_http": {"16 clients": 1.4, "64 clients": 1.4},
     "serving": {"32 clients over HTTP, requests per second": 3.0, "32 clients over HTTP, p99": 3.0},
     "large": {"1 request, greedy": 3.0, "1 request, beam 4": 3.5, "8 requests, beam 4": 2.2},
+    "import_large": {"1 request, greedy": 2.1, "1 request, beam 4": 2.4, "8 requests, beam 4": 1.5},
 }
 WITHOUT: Goals = {"quick": BASE_WITHOUT, "imported": BASE_WITHOUT}
 ANYWHERE: Goals = {
     "quick": {"peak memory, int8": 1.0, "the same with --lanes 1": 1.0},
     "large": {"peak memory, int8, two lanes": 1.0},
+    "import_large": {
+        "peak memory, int8, two lanes": 1.0,
+        "export of base, seconds": 120.0,
+        "export, times the weights": 4.0,  # in f32, of the peak memory
+    },
     "start": {"base": 1.0, "large": 2.0, "embedded": 2.0},  # seconds until it is ready
+    "constraints": {"base, terms": 1.3, "base, forbid": 1.3},  # times a plain beam of the same size
     "roofline": {"int8, 1 row": 1.3, "int8, 32 rows": 1.5, "int8, 64 rows": 1.4},  # times the machine's limit
 }
 GOALS = {*WITH_VNNI, *WITHOUT, *ANYWHERE}  # benchmarks that have some

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attendant.common.version import VERSION
-from bench.report import sections
+from bench.report import large, sections, texts
 from bench.report.goals import GOALS, goal_of
 from bench.report.record import RESULTS
 
@@ -39,7 +39,8 @@ give the same tokens in f32.
 
 SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "quick.json": ("Against CTranslate2", sections.quick),
-    "large.json": ("A model of NLLB-600M's shape against CTranslate2", sections.large),
+    "large.json": ("A model of NLLB-600M's shape against CTranslate2", large.large),
+    "import_large.json": ("Large models, from their files to answers", large.import_large),
     "imported.json": ("An imported model against CTranslate2", sections.imported),
     "words.json": ("The embedded model against CTranslate2", sections.words),
     "words_http.json": ("The embedded model over HTTP", sections.words_http),
@@ -47,6 +48,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "huggingface.json": ("Against Hugging Face", sections.huggingface),
     "serving.json": ("Over HTTP", sections.serving),
     "roofline.json": ("Against the limit of the machine", sections.roofline),
+    "constraints.json": ("Terms and forbidden phrases", texts.constraints),
+    "texts.json": ("Whole texts", texts.texts),
     "iteration.json": ("Where an iteration's time goes", sections.iteration),
     "lanes.json": ("Lanes on more cores", sections.lanes),
     "start.json": ("Ready after the process starts", sections.start),
@@ -85,6 +88,7 @@ def page(results: Path) -> str:
 def hold_to_goals(record: Any, benchmark: str, kind: str) -> None:
     """Give rows the goals of today, where `bench.report.goals` has the benchmark: those of its day may have moved."""
     rows = record if isinstance(record, list) else [*record["rows"], *record.get("goals", [])]
+    rows = [*rows, *(work for row in rows for work in row.get("works", []))]
     if benchmark in GOALS:
         for row in rows:
             if "goal" in row:

@@ -42,20 +42,6 @@ def quick(rows: list[dict[str, Any]]) -> str:
     return f"{text}\n\n{taken(rows[0])}"
 
 
-def large(record: Record) -> str:
-    shape, (*raced, held) = record["shape"], record["rows"]
-    about = (
-        f"Random weights: {shape['layers']} + {shape['layers']} layers, d_model {shape['d_model']:,}, d_ff "
-        f"{shape['d_ff']:,}, {shape['heads']} heads, a shared vocabulary of {shape['vocabulary']:,}. Source "
-        f"{record['source_length']} tokens, {record['target_length']} forced target tokens, in one process each. In "
-        f"f32 both sides gave the same answers of {record['checked']} tokens; longer ones were not compared, nor any "
-        "in int8. Ours was timed in int8 alone."
-    )
-    memory = f"{held['name']}: ours {number(held['ours'])} MB, CTranslate2 {number(held['theirs'])} MB"
-    memory += f", {held['ratio']}x (goal {held['goal']:g}x)."
-    return f"{about}\n\n{race(raced)}\n\n{memory}\n\n{taken(record)}"
-
-
 def start(record: Record) -> str:
     body = [
         [

@@ -56,7 +56,8 @@ class OurEngine:
 
         limit = self.service.description.max_target_length if length is None else length
         options = Options(beam_size=beam_size, max_length=limit, min_length=length or 0, early_stopping=True)
-        tasks = [Generate(source=tuple(source), options=options) for source in sources]
+        # Without a bundle's own start tokens, a language, which CTranslate2 is not given either.
+        tasks = [Generate(source=tuple(source), options=options, start=()) for source in sources]
         best = [outcome.hypotheses[0] for outcome in self.run(tasks)]
         return [Answer(hypothesis.ids, hypothesis.score if scores else 0.0) for hypothesis in best]
 

@@ -1,16 +1,16 @@
 """Models as large as people download: imported, exported, served, and raced against CTranslate2.
 
-    python -m bench.versus.import_large [--only m2m] [--seconds 30]
+    python -m bench.versus.import_large [--parts m2m] [--seconds 30]
 
 BART-large, NLLB-600M and T5-large with random weights, as directories of Hugging Face's library
 (`bench.models.directories`). `attendant import`, `attendant export` with its proof, and CTranslate2's converter of the
 same directory are each a process, of which seconds and the peak of memory are taken. 8 bits cannot hold random weights,
 so the proof may leave int8 out; then what is served and raced is written without the proof. `attendant serve` in int8
 is started until it is ready, and our int8 takes turns with CTranslate2's four ways on `bench.versus.large`'s works,
-after both gave the same tokens in f32.
+after both gave the same tokens in f32. The paper's base model (`bench.models.random_model`) is exported alone.
 
 A shape takes some 20 GB on disk, 16 GB of memory and half an hour; its row is written when it is done, and its files
-are removed. `--small`: the same in a minute, with tiny models.
+are removed. `--parts` takes some of them; rows of others stay. `--small`: the same in a minute, with tiny models.
 """
 
 from __future__ import annotations
@@ -25,33 +25,45 @@ from typing import Any
 
 from bench.http.start import measure as measure_start
 from bench.models.directories import FAMILIES, LANGUAGES, Family, small
-from bench.models.random_model import CACHE
+from bench.models.random_model import BASE, CACHE, Shape, prepare
 from bench.report.record import RESULTS_HERE, warn_of_few_cores, write_record
 from bench.versus.child import Measured, measured
 from bench.versus.engines import SOURCE_LENGTH, TARGET_LENGTH
-from bench.versus.large import race_int8, works
+from bench.versus.large import CHECKED, race_int8, works
 from bench.versus.race import UnequalError
 
 ROOT = Path(__file__).parents[2]
 LANGUAGE_FLAGS = {"m2m": ("--source-language", LANGUAGES[0], "--target-language", LANGUAGES[1])}
 MAKER = "bench.models.directories"
+EXPORTED = "base"  # the part, and its name
+PARTS = (EXPORTED, *FAMILIES)
+
+
+def take_base(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The row of the base model, which is exported alone."""
+    run = prepare(Shape(vocabulary=400, d_model=32, d_ff=64, heads=4, layers=1) if options.small else BASE).run
+    row = begun(EXPORTED, run)
+    directory.mkdir(parents=True)
+    return {**row, "export": export(run, directory / "proven")}
+
+
+def begun(name: str, run: Path) -> dict[str, Any]:
+    return {
+        "name": name,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "load": round(os.getloadavg()[0], 1),
+        "weights_mb": megabytes(size_of(run / "model.safetensors")),
+    }
 
 
 def take(family: Family, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """A shape's row; its files are in `directory`."""
     kind, flag = family.format, ["--small"] if options.small else []
     source, run, proven = directory / kind, directory / "run", directory / "proven"
-    load = os.getloadavg()[0]
     measured(["-m", MAKER, "write", kind, str(source), *flag], ROOT)
     given = ["--samples", str(source / "samples.tsv"), *LANGUAGE_FLAGS.get(kind, ())]
     imported = measured(["-m", "attendant", "import", kind, str(source), "--out", str(run), *given], ROOT)
-    row: dict[str, Any] = {
-        "name": family.name,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "load": round(load, 1),
-        "weights_mb": megabytes(size_of(run / "model.safetensors")),
-        "import": figures(imported),
-    }
+    row = {**begun(family.name, run), "import": figures(imported)}
     print(row, flush=True)
     row["export"] = export(run, proven)
     print(row["export"], flush=True)
@@ -114,7 +126,7 @@ def rows_before(path: Path, name: str) -> list[dict[str, Any]]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="BART-large, NLLB-600M and T5-large: import, export, serve, race.")
-    parser.add_argument("--only", choices=FAMILIES, help="one shape; rows of others stay in the record")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="rows of others stay in the record")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long turns are taken; three of each at least")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--starts", type=int, default=2, help="of the server")
@@ -127,20 +139,27 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     warn_of_few_cores(options.threads)
-    for kind, family in FAMILIES.items():
-        if options.only in (None, kind):
-            directory = options.directory / kind
+    for part in options.parts:
+        directory = options.directory / part
+        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            row = (
+                take_base(directory, options)
+                if part == EXPORTED
+                else take(family_of(part, options), directory, options)
+            )
+        except UnequalError as error:
+            raise SystemExit(str(error)) from None
+        finally:
             shutil.rmtree(directory, ignore_errors=True)
-            try:
-                row = take(small(family) if options.small else family, directory, options)
-            except UnequalError as error:
-                raise SystemExit(str(error)) from None
-            finally:
-                shutil.rmtree(directory, ignore_errors=True)
-            sizes = {"source_length": SOURCE_LENGTH, "target_length": TARGET_LENGTH, "threads": options.threads}
-            rows = [*rows_before(options.out, row["name"]), row]
-            write_record(options.out, "bench.versus.import_large", rows, **sizes)
-            print(json.dumps(row), flush=True)
+        rows = [*rows_before(options.out, row["name"]), row]
+        sizes = {"source_length": SOURCE_LENGTH, "target_length": TARGET_LENGTH, "checked": CHECKED}
+        write_record(options.out, "bench.versus.import_large", rows, **sizes, threads=options.threads)
+        print(json.dumps(row), flush=True)
+
+
+def family_of(part: str, options: argparse.Namespace) -> Family:
+    return small(FAMILIES[part]) if options.small else FAMILIES[part]
 
 
 if __name__ == "__main__":

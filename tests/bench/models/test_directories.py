@@ -9,9 +9,10 @@ import pytest
 
 from attendant import main as attendant
 from attendant.model.checkpoint import load_trained
-from attendant.model.search.decode import decode_all
 from bench.models.directories import BART, FAMILIES, NLLB, T5, convert_peer, names_of, small, write_directory
-from bench.versus.engines import CTranslate2Engine, sources
+from bench.models.random_model import write_random_bundle
+from bench.versus.engines import CTranslate2Engine, OurEngine, sources
+from bench.versus.import_large import LANGUAGE_FLAGS
 
 needs_peer = pytest.mark.skipif(importlib.util.find_spec("ctranslate2") is None, reason="CTranslate2 is not installed")
 
@@ -27,16 +28,20 @@ def test_the_shapes_are_those_that_people_download() -> None:
 def test_an_imported_directory_answers_as_ctranslate2_does(kind: str, tmp_path: Path) -> None:
     family, path, run = small(FAMILIES[kind]), tmp_path / kind, tmp_path / "run"
     write_directory(family, path)
-    languages = ["--source-language", "eng_Latn"] if kind == "m2m" else []
+    languages = LANGUAGE_FLAGS.get(kind, ())
     given = ["--samples", str(path / "samples.tsv"), *languages]
     assert attendant(["import", kind, str(path), "--out", str(run), *given]) == 0
     convert_peer(family, path, tmp_path / "peer", "fp32")
+    write_random_bundle(run, tmp_path / "bundle")
     trained, asked = load_trained(run), sources(6, 9, family.vocabulary)
-    peer = CTranslate2Engine(tmp_path / "peer", "fp32", 1)
+    ours, peer = OurEngine(tmp_path / "bundle", "fp32", 1), CTranslate2Engine(tmp_path / "peer", "fp32", 1)
+    tokens = set[int]()
     for beam_size in (1, 4):
-        found = decode_all(trained.model, asked, beam_size, max_length=12)
-        assert [list(answer.ids) for answer in peer.answer(asked, beam_size, 12)] == found
-        assert len({token for ids in found for token in ids}) > 12  # not one that is repeated
+        found = [answer.ids for answer in ours.answer(asked, beam_size, 12)]
+        assert [answer.ids for answer in peer.answer(asked, beam_size, 12)] == found
+        tokens.update(*found)
+    assert len(tokens) > 12  # not one that is repeated
+    ours.close()
     peer.close()
     [word] = {len(trained.source.encode("t5" if kind != "bart" else " tf")) - bool(languages) - (kind == "bart")}
     assert word == 1

@@ -107,6 +107,8 @@ def results(tmp_path: Path) -> Path:
         target_length=24,
         checked=8,
     )
+    write_import_large(tmp_path / "import_large.json", int8_alone, memory)
+    write_texts(tmp_path)
     started = {"name": "base", "ready_seconds": 0.9, "median_seconds": 1.25, "resident_mb": 120, "peak_mb": 130}
     write_record(tmp_path / "start.json", "bench.http.start", [{**started, "goal": 5.0, "times": 5}])
     over_http = [{"name": "16 clients", "ours": 90.0, "theirs": 50.0, "ratio": 1.8, "goal": 1.5}]
@@ -128,6 +130,32 @@ def results(tmp_path: Path) -> Path:
         measured=[{"model": "base", "weight_bytes": 10, "steps": steps}],
     )
     return tmp_path.parent
+
+
+def write_texts(results: Path) -> None:
+    asked = {"name": "base, terms", "model": "base", "requests": 1, "kind": "terms", "ms": 61.9, "tokens": 24}
+    write_record(results / "constraints.json", "bench.profile.constraints", [{**asked, "ratio": 1.46, "goal": 1.3}])
+    read = {"way": "sentences", "sentences": 10_000, "words": 130_000, "seconds": 40.0, "words_per_second": 3250.0}
+    write_record(results / "texts.json", "bench.profile.texts", [{**read, "ratio": 1.02, "splitting_seconds": 0.9}])
+
+
+def write_import_large(path: Path, best: dict[tuple[str, str], float], memory: dict[str, dict[str, int]]) -> None:
+    """The base model, which was exported alone, and a shape that was served too."""
+    exported = {"seconds": 90.0, "processor_seconds": 170.0, "peak_mb": 1000, "promised_mb": 1500, "variants": ["fp32"]}
+    base = {"name": "base", "date": "2026-11-19", "load": 0.1, "weights_mb": 242, "export": exported}
+    converted = {"seconds": 9.0, "processor_seconds": 9.0, "peak_mb": 900, "mb": 470}
+    held = memory_row(large.MEMORY, memory["ours int8"], memory["ctranslate2 int8"])
+    shape = {
+        **base,
+        "name": "NLLB-600M",
+        "import": {"seconds": 20.0, "processor_seconds": 22.0, "peak_mb": 3000},
+        **dict.fromkeys(("ctranslate2_fp32", "ctranslate2_int8"), converted),
+        "bundle_mb": {"fp32": 480, "int8": 120},
+        "serve": {"ready_seconds": 2.5, "resident_mb": 300, "peak_mb": 350},
+        "works": [*(row_of(work, best, 3) for work in large.works()), held],
+    }
+    sizes = {"source_length": 20, "target_length": 24, "checked": 8}
+    write_record(path, "bench.versus.import_large", [base, shape], **sizes)
 
 
 def test_every_result_has_a_section_with_its_command(results: Path) -> None:
@@ -175,6 +203,10 @@ def test_goals_reached_and_missed_are_told_apart(results: Path) -> None:
     assert "| base | 0.9 | 1.25 | 1 | yes | 120 |" in made
     assert "| int8 | 1 | 2 | 1.5 | 0.1 | 1.33x | 1.3x | no |" in made
     assert "| 8 requests, beam 4 | 300 / 400 | 500 / 250 | 100 | 2.5x |" in made
+    assert "| base | 242 |  |  | 90 | 170 | 120 | yes | 1,000 | 4.13x | 4x | no |" in made
+    assert "| NLLB-600M | 242 | 20 | 3,000 | 90 | 170 |  |  | 1,000 | 4.13x | 4x | no |" in made
+    assert "| NLLB-600M | 480 | 120 | 470 | 470 | no | 2.5 | 300 |" in made
+    assert "| NLLB-600M: peak memory, int8, two lanes | 100 | 150 | 1.5x | 1 | yes |" in made
     assert "peak memory, int8, two lanes: ours 100 MB, CTranslate2 150 MB, 1.5x (goal 1x)." in made
 
 
@@ -184,6 +216,7 @@ def test_goals_are_those_of_the_kind_of_processor_and_of_today(results: Path) ->
     assert "| 1 request, greedy | 300 / 400 | 200 / 100 | 3.0x | 5x | no |" in made
     assert "| 16 clients | 90 | 50 | 1.8x | 1.4x | yes |" in made
     assert "| 8 requests, beam 4 | 300 / 400 | 500 / 250 | 100 | 2.5x | 2.2x | yes |" in made
+    assert "| NLLB-600M: 8 requests, beam 4 | 300 / 400 | 500 / 250 | 100 | 2.5x | 1.5x | yes |" in made
 
 
 def test_figures_of_another_version_say_so(results: Path) -> None:
@@ -206,6 +239,15 @@ def test_the_page_names_the_machine_and_the_versions(results: Path) -> None:
 def test_rows_of_quick_have_the_agreed_fields(results: Path) -> None:
     rows = json.loads((results / "amd-avx2" / "quick.json").read_text(encoding="utf-8"))
     assert all({"name", "ours", "theirs", "ratio", "goal", "machine"} <= row.keys() for row in rows)
+
+
+def test_models_that_were_only_exported_have_no_table_of_answers(results: Path) -> None:
+    path = results / "amd-avx2" / "import_large.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    write_json(path, {**record, "rows": record["rows"][:1]})
+    section = page(results).partition("## Large models, from their files to answers\n")[2].partition("\n## ")[0]
+    assert "| base | 242 |" in section
+    assert "CTranslate2 on the same files" not in section
 
 
 def test_the_page_in_docs_is_made_from_the_results_that_are_there() -> None:
@@ -271,3 +313,9 @@ def test_the_best_way_to_serve_can_be_started_again_from_what_was_written() -> N
 def test_a_measurement_in_parts_is_told_as_one_command(given: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["bench", *given.split()])
     assert facts("bench.module")["command"] == f"python -m bench.module {told}".strip()
+
+
+def test_constraints_are_held_to_their_goal_and_a_text_is_compared_with_bulk(results: Path) -> None:
+    made = page(results)
+    assert "| base | 1 | 2 terms of 2 tokens | 61.9 | 24 | 1.46x | 1.3x | no |" in made
+    assert "| one text, split into sentences | 40 | 3,250 | 1.02x | 0.9 |" in made
