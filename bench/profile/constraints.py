@@ -24,6 +24,7 @@ from attendant.service.engine.search.constraints.terms import Form, Term
 from attendant.service.engine.tasks import Generate, Generated, Ids, Options
 from attendant.service.settings import DEFAULT_BUNDLE
 from bench.models.random_model import prepare
+from bench.report.goals import goal_of
 from bench.report.record import RESULTS_HERE, write_record
 
 BEAM, LENGTH, REQUESTS, TURNS, TERM_TOKENS, TERMS, FORBIDDEN = 5, 24, (1, 8), 7, 2, 2, 20
@@ -74,12 +75,14 @@ def measure(name: str, bundle: Bundle, sources: list[Ids], length: int | None, t
             median = {kind: statistics.median(taken) for kind, taken in seconds.items()}
             rows += [
                 {
+                    "name": f"{name}, {kind}",
                     "model": name,
                     "requests": count,
                     "kind": kind,
                     "ms": 1000 * median[kind],
                     "tokens": tokens[kind],
                     "ratio": median[kind] / median["none"],
+                    "goal": goal_of("constraints", f"{name}, {kind}"),
                 }
                 for kind in KINDS
             ]
