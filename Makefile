@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
+.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos overload rolling soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -262,6 +262,14 @@ fuzz: .venv/all ## raw HTTP (100,000 mutations) and FUZZ_INPUTS of every file th
 
 chaos: .venv/all ## faults in a service under load, from clients that vanish to SIGKILL; three minutes
 	$(BIN)/python -m bench.reliability.chaos
+
+overload: .venv/all ## twice the capacity for five minutes, embedded and base model: outcomes, Retry-After, throughput, memory, the small client's share
+	$(BIN)/python -m bench.reliability.overload
+
+rolling: .venv/all ## two servers behind nginx and HAProxy, restarted by turns under load; two minutes
+	deploy/need.sh nginx nginx-light || echo "nginx is left out."
+	deploy/need.sh haproxy haproxy || echo "HAProxy is left out."
+	$(BIN)/python -m bench.reliability.rolling
 
 soak: .venv/all ## an hour of every route, with reloads and clients that leave: memory, descriptors, latency and answers stay as they were
 	$(BIN)/python -m bench.reliability.soak

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 LARGEST_HEAD = 64 * 1024  # bytes
@@ -23,6 +23,7 @@ class Response:
     status: int
     body: bytes
     first_token: float | None  # time.perf_counter() of the first token event
+    fields: dict[bytes, bytes] = field(default_factory=dict)  # of the head, their names in lower case
 
 
 class Connection(asyncio.Protocol):
@@ -60,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._status = 0  # 0 while the head is not complete
         self._left: int | None = None  # bytes of the body that are to come; None: it comes in chunks
         self._body = bytearray()
+        self._fields: dict[bytes, bytes] = {}
         self._first_token: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,7 +83,7 @@ class Connection(asyncio.Protocol):
         if self._first_token is None and FIRST_TOKEN in self._body:
             self._first_token = time.perf_counter()
         if whole and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(Response(self._status, bytes(self._body), self._first_token))
+            self._waiter.set_result(Response(self._status, bytes(self._body), self._first_token, self._fields))
 
     def _fail(self, sentence: str) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -98,9 +100,11 @@ class Connection(asyncio.Protocol):
         version, status = lines[0].split(b" ", 2)[:2]
         if not version.startswith(b"HTTP/1."):
             raise ValueError(f"it begins with {version!r}")
-        fields = dict(line.lower().split(b":", 1) for line in lines[1:])
+        self._fields = fields = {
+            name.lower(): value.strip() for name, value in (line.split(b":", 1) for line in lines[1:])
+        }
         self._status = int(status)
-        if fields.get(b"transfer-encoding", b"").strip() != b"chunked":
+        if fields.get(b"transfer-encoding", b"").lower() != b"chunked":
             self._left = int(fields.get(b"content-length", b"0"))
         return True
 
@@ -127,11 +131,11 @@ class Connection(asyncio.Protocol):
                 return True
 
 
-def post(path: str, host: str, port: int, body: bytes) -> bytes:
-    """A whole request."""
+def post(path: str, host: str, port: int, body: bytes, more: str = "") -> bytes:
+    """A whole request; `more`: further lines of its head, each with its end."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n{more}\r\n"
     )
     return head.encode() + body
 

@@ -62,11 +62,63 @@ def chaos(record: Record) -> str:
     return f"{text}\n\n{table(['fault', 'requests', 'outcomes', 'lost or wrong'], rows)}"
 
 
+def overload(record: Record) -> str:
+    rows = []
+    for row in record["rows"]:
+        large, small, retry = row["clients"]["large"], row["clients"]["small"], row["retry_after"]
+        cells = [f"{row['capacity_texts_per_second']:,.0f}", f"{row['share_of_peak']:.0%}"]
+        cells += [f"{large['answered']:,} of {large['requests']:,}", f"{row['slowest_seconds']:.1f} s"]
+        cells += [f"{small['answered']:,} of {small['requests']:,}", f"{small['p50_ms']:,.0f} ms"]
+        cells += [f"{retry['true']:.1%} of {retry['refusals']:,}", "{:.0f}, {:.0f} MB".format(*row["resident_mb"])]
+        rows.append([row["name"], *cells, "; ".join(row["wrong"]) or "none"])
+    heads = ["model", "capacity, texts/s", "throughput of it", "large client's answered", "the slowest of them"]
+    heads += ["small client's answered", "its median", "Retry-After true", "resident, first and last third", "wrong"]
+    seconds = record["rows"][0]["seconds"]
+    text = (
+        f"Requests at random for {seconds:,.0f} s at twice the capacity, 5 % of it from a small client with a key\n"
+        "of its own. Whatever is not answered got 429; `Retry-After` is true where it is within a factor of two of\n"
+        "the time in which half of what waited had begun."
+    )
+    return f"{text}\n\n{table(heads, rows)}"
+
+
+def rolling(record: Record) -> str:
+    rows = [
+        [row["name"], row["restarts"], f"{row['requests']:,}", row["outcomes"].get("error", 0),
+         "; ".join(row["wrong"]) or "none"]
+        for row in record["rows"]
+    ]  # fmt: skip
+    text = "Two servers behind a proxy with our configuration, restarted by turns while six clients ask and stream."
+    return f"{text}\n\n{table(['proxy', 'restarts', 'requests', 'errors', 'lost or wrong'], rows)}"
+
+
+def soak(record: Record) -> str:
+    (row,) = record["rows"]
+    descriptors, threads = row["descriptors"], row["threads"]
+    rows = [
+        ["requests, of which clients left", f"{row['requests']:,}, {row['left']:,}"],
+        ["reloads", row["reloads"]],
+        ["memory a request", f"{row['bytes_per_request']:+.1f} bytes (standard error {row['standard_error']:.1f})"],
+        ["resident, first and last", "{:.1f}, {:.1f} MB".format(*row["resident_mb"])],
+        ["descriptors, first and last third", f"{descriptors['first']:.0f}, {descriptors['last']:.0f}"],
+        ["threads, first and last third", f"{threads['first']:.0f}, {threads['last']:.0f}"],
+        ["median latency, first and last tenth", f"{row['p50_ms'][0]:.1f}, {row['p50_ms'][-1]:.1f} ms"],
+        ["99th percentile, first and last tenth", f"{row['p99_ms'][0]:.1f}, {row['p99_ms'][-1]:.1f} ms"],
+        ["answers that differ from the first to the same request", row["wrong_answers"]],
+        ["wrong", "; ".join(row["wrong"]) or "none"],
+    ]
+    text = f"{row['seconds']:,.0f} s of {row['kinds']} kinds of requests, reloads each minute and clients that leave."
+    return f"{text}\n\n{table(['', ''], rows)}"
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "conformance.json": ("HTTP/1.1", conformance),
     "fuzz_http.json": ("Fuzz: raw HTTP", fuzz_http),
     "fuzz_files.json": ("Fuzz: files", fuzz_files),
+    "overload.json": ("Twice the capacity", overload),
     "chaos.json": ("Faults", chaos),
+    "rolling.json": ("Rolling restarts", rolling),
+    "soak.json": ("Soak", soak),
 }
 
 
