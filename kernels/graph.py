@@ -90,10 +90,10 @@ class Binding:
         self._outputs: list[Tensor] = []
 
     def bind_input(self, name: str, _device: str, _id: int, dtype: Any, shape: Sequence[int], address: int) -> None:
-        self._inputs.append(Tensor(name, str(dtype), shape, address))
+        self._inputs.append(Tensor(name, _name(dtype), shape, address))
 
     def bind_output(self, name: str, _device: str, _id: int, dtype: Any, shape: Sequence[int], address: int) -> None:
-        self._outputs.append(Tensor(name, str(dtype), shape, address))
+        self._outputs.append(Tensor(name, _name(dtype), shape, address))
 
     @property
     def handle(self) -> int:
@@ -105,6 +105,11 @@ class Binding:
     def __del__(self) -> None:
         if self._handle:
             self._graph.release(self._handle)
+
+
+@cache
+def _name(dtype: Any) -> str:
+    return str(dtype)  # numpy makes it anew each time
 
 
 def _array(tensors: Sequence[Tensor]) -> ctypes.Array[_Tensor]:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from attendant.export.bundle import Bundle, read_bundle
-from attendant.service.engine.batch.job import Job, make_search
+from attendant.service.engine.batch.job import Job
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.queue.scheduler import Scheduler
 from attendant.service.engine.resources import MAX_ROWS, lanes_for
@@ -111,7 +111,7 @@ def spread(rows: int, lanes: int) -> list[int]:
     task = Generate(source=(4,), options=Options(beam_size=1, max_length=1))
     special, observer = SpecialIds(0, 2, 3), EngineObserver()
     for _ in range(rows):
-        scheduler.submit([Job(task, 0, lambda _: None, None, 0.0, make_search(special, task), observer)])
+        scheduler.submit([Job(task, 0, lambda _: None, None, 0.0, special, observer)])
     taken = [len(scheduler.admit(lane, 2**31)) for lane in range(lanes)]
     return [count for count in taken if count]
 

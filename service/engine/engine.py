@@ -15,7 +15,7 @@ from functools import partial
 
 from attendant import kernels
 from attendant.export.bundle import Bundle, check_unchanged
-from attendant.service.engine.batch.job import Job, make_search
+from attendant.service.engine.batch.job import Job
 from attendant.service.engine.batch.lane import Lane
 from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.certificate import check_certificate
@@ -133,12 +133,11 @@ class Engine:
         for index, task in enumerate(tasks):
             special = self._special if task.start is None else replace(self._special, start=task.start)
             check_task(task, self.bundle, special.start)
-            search = make_search(special, task)
             if isinstance(task, Explain):
                 releasing, then = self._explainer.releasing(task, on_event), self._explainer.add
-                jobs.append(Job(task, index, releasing, deadline, now, search, observer, then))
+                jobs.append(Job(task, index, releasing, deadline, now, special, observer, then))
             else:
-                jobs.append(Job(task, index, on_event, deadline, now, search, observer))
+                jobs.append(Job(task, index, on_event, deadline, now, special, observer))
         return jobs
 
     def start(self) -> None:

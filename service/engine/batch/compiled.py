@@ -27,15 +27,17 @@ from attendant.service.engine.batch.search_calls import (
     NO_OPTIONS,
     Options,
     address_of,
+    first_wanted,
     is_plain,
     options_of,
     planes_of,
     read_answers,
     read_state,
+    starts_plain,
 )
 from attendant.service.engine.search.beam import GenerateSearch
 from attendant.service.engine.search.search import MAX_GRAPH_TOP_K
-from attendant.service.engine.tasks import Array
+from attendant.service.engine.tasks import Array, Generate
 
 DONE, HAND_BACK_NOW, HAND_BACK_NEXT = 1, 2, 3
 MAX_STEPS = 64  # in one call
@@ -129,13 +131,13 @@ class CompiledRows:
         self._next_name += 1
         self._jobs[name] = job
         fields = name, slot, index, len(job.task.source) + 1
-        search = job.search
-        if not is_plain(job) or search.live[0].ids:
+        if not starts_plain(job):
             self._in_python[job] = None
             return ADMISSION.pack(*fields, False, *NO_OPTIONS, 0)
-        assert isinstance(search, GenerateSearch)
-        self._adopted(job, search)
-        return ADMISSION.pack(*fields, True, *options_of(search), search.last_tokens()[0])
+        assert isinstance(job.task, Generate)
+        options = job.task.options
+        self._adopted(job, first_wanted(options))
+        return ADMISSION.pack(*fields, True, *options_of(job.special, options), job.special.bos)
 
     def encode_ahead(self, jobs: Sequence[Job]) -> None:
         """Encode the sources of jobs that have no row yet, grouped by length."""
@@ -147,7 +149,7 @@ class CompiledRows:
         search, live = job.search, job.search.live[0]
         assert isinstance(search, GenerateSearch)
         ids, logprobs = np.array(live.ids, np.int64), np.array(live.logprobs, np.float64)
-        given = Options(*options_of(search))
+        given = Options(*options_of(search.special, search.options))
         check(
             self._code.attendant_batch_adopt(
                 self._batch,
@@ -161,10 +163,10 @@ class CompiledRows:
             )
         )
         del self._in_python[job]
-        self._adopted(job, search)
+        self._adopted(job, search.wanted())
 
-    def _adopted(self, job: Job, search: GenerateSearch) -> None:
-        self._top_k[job] = search.wanted()
+    def _adopted(self, job: Job, wanted: int) -> None:
+        self._top_k[job] = wanted
         self._without_token.add(job)
 
     def decode(self, limits: StepLimits) -> Decoded:

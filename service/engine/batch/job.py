@@ -22,6 +22,7 @@ from attendant.service.engine.tasks import (
     Finished,
     Generate,
     Generated,
+    Hypothesis,
     NewTokens,
     Result,
     Score,
@@ -73,7 +74,7 @@ class Job:
     on_event: EventCallback
     deadline: float | None  # on the clock of time.monotonic()
     submitted: float
-    search: Search
+    special: SpecialIds
     observer: EngineObserver
     next_stage: Callable[[Job, Result], None] | None = None  # gets the search's result and delivers the outcome
     encode_started: float = 0.0
@@ -86,6 +87,15 @@ class Job:
     finished: bool = False  # its outcome was delivered
     request: Request = field(init=False)  # the one that it was submitted with, from then on
     kept_rows: int = 0  # of its rows in a lane, those that are kept for requests that hold none
+    answers: tuple[Hypothesis, ...] | None = None  # of compiled code, which has done all that its search would have
+    _search: Search | None = field(default=None, init=False)
+
+    @property
+    def search(self) -> Search:
+        """What chooses its tokens; made when it is first asked for, so that a large request is queued at once."""
+        if self._search is None:
+            self._search = make_search(self.special, self.task)
+        return self._search
 
     def expired(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
@@ -125,18 +135,22 @@ class Job:
 
     def has_token(self) -> bool:
         """Whether its first token was emitted or, if it is not streamed, chosen."""
-        return self.emitted > 0 or (not self.task.stream and self.search.has_token())
+        return self.emitted > 0 or self.answers is not None or (not self.task.stream and self.search.has_token())
 
     def complete(self, now: float) -> None:
         """Deliver the result of a search that is done; one that failed has had its outcome."""
         if self.finished:
             return
         try:
-            result = self.search.result(self._timing(now))
+            result = self.result(self._timing(now))
         except Exception:
             self._fail_search()
             return
         self._succeed(result, now)
+
+    def result(self, timing: Timing) -> Result:
+        """The result of a search that is done."""
+        return self.search.result(timing) if self.answers is None else Generated(self.answers, timing)
 
     def drop(self, now: float) -> None:
         """End a cancelled or expired job: an error or, if it expired and has no next stage, the best answer so far."""

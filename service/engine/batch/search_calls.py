@@ -9,10 +9,11 @@ from itertools import islice
 from typing import Any
 
 from attendant.service.engine.batch.job import Job
-from attendant.service.engine.search.beam import GenerateSearch
+from attendant.service.engine.search.beam import GenerateSearch, divisor, is_unpenalised, per_row
 from attendant.service.engine.search.sampling import SampleSearch
-from attendant.service.engine.search.search import Live
-from attendant.service.engine.tasks import Array
+from attendant.service.engine.search.search import MAX_GRAPH_TOP_K, Live, SpecialIds
+from attendant.service.engine.tasks import Array, Generate, Hypothesis
+from attendant.service.engine.tasks import Options as GenerateOptions
 
 REASONS = ("stop", "length")
 EARLY_STOPPING = {False: 0, True: 1, "never": 2}
@@ -37,6 +38,20 @@ class Options(ctypes.Structure):
     ]
 
 
+def starts_plain(job: Job) -> bool:
+    """`is_plain` of a job that has no token yet, without making its search."""
+    task = job.task
+    if not isinstance(task, Generate) or task.stream or task.prefix or job.special.start or not is_unpenalised(task):
+        return False
+    must_end = task.options.forced_end and task.options.max_length == 1
+    return not must_end and not job.finished and first_wanted(task.options) <= MAX_GRAPH_TOP_K
+
+
+def first_wanted(options: GenerateOptions) -> int:
+    """`wanted` of such a job's search: padding, start, and while it is too early the end token are passed over."""
+    return per_row(options) + 2 + (options.min_length > 0)
+
+
 def is_plain(job: Job) -> bool:
     """Whether its next tokens are chosen by the model's log-probabilities alone, as the compiled code does."""
     search = job.search
@@ -50,9 +65,8 @@ def is_plain(job: Job) -> bool:
     )
 
 
-def options_of(search: GenerateSearch) -> tuple[int | float, ...]:
+def options_of(special: SpecialIds, options: GenerateOptions) -> tuple[int | float, ...]:
     """The fields of an AttendantOptions."""
-    options = search.options
     return (
         options.beam_size,
         options.num_hypotheses,
@@ -60,7 +74,7 @@ def options_of(search: GenerateSearch) -> tuple[int | float, ...]:
         options.max_length,
         options.forced_end,
         EARLY_STOPPING[options.early_stopping],
-        len(search.special.start),
+        len(special.start),
         options.length_penalty,
     )
 
@@ -75,15 +89,16 @@ def planes_of(tensors: Sequence[Array]) -> ctypes.Array[Plane]:
 
 
 def read_answers(job: Job, integers: Iterator[int], numbers: Iterator[float]) -> None:
-    """The state of a job's search, which is done, as attendant_batch_finish gives it after the slot."""
-    search = job.search
-    assert isinstance(search, GenerateSearch)
+    """The answers of a job that is done, as attendant_batch_finish gives them after the slot."""
+    assert isinstance(job.task, Generate)
+    special, options, found = job.special, job.task.options, list[Hypothesis]()
     job.decoded += next(integers)
-    search.done, search.live, search.ended = True, [], []
     for _ in range(next(integers)):
-        length, reason, weight, rank = next(integers), REASONS[next(integers)], next(numbers), next(numbers)
-        found = Live([*islice(integers, length)], [*islice(numbers, length)], weight, weight)
-        search.ended.append((rank, search.hypothesis(found, reason)))
+        length, reason, weight, _ = next(integers), REASONS[next(integers)], next(numbers), next(numbers)
+        ids, logprobs = tuple(islice(integers, length)), tuple(islice(numbers, length))
+        score = weight / divisor(special, options, length)
+        found.append(Hypothesis(ids[:-1] if ids and ids[-1] == special.eos else ids, logprobs, score, reason))
+    job.answers = tuple(found[: options.num_hypotheses])
 
 
 def read_state(search: GenerateSearch, integers: list[int], numbers: Array) -> tuple[list[Live], list[Any]]:

@@ -33,6 +33,29 @@ LOWEST_LOGPROB = float(np.finfo(np.float32).min)  # of a choice's token whose pr
 _best_first = itemgetter(0)
 
 
+def is_unpenalised(task: Generate) -> bool:
+    """Whether tokens are chosen by the model's log-probabilities alone, and nothing is recorded of them."""
+    options = task.options
+    return not (
+        options.samples
+        or options.repetition_penalty != 1.0
+        or options.no_repeat_ngram_size
+        or task.constraints is not None
+        or task.top_logprobs
+        or task.record
+    )
+
+
+def per_row(options: Options) -> int:
+    """Candidates of a row that can matter: those that stay live, and the end token. Greedy search needs one."""
+    return options.beam_size + 1 if options.beam_size > 1 else 1
+
+
+def divisor(special: SpecialIds, options: Options, length: int) -> float:
+    """A score is a sum over `length` tokens, the end token included, divided by this; start tokens count too."""
+    return float(max(len(special.start) + length, 1) ** options.length_penalty)
+
+
 class GenerateSearch(Search):
     """Beam search: at most beam_size live hypotheses, best first, and the beam_size best that have finished."""
 
@@ -49,9 +72,8 @@ class GenerateSearch(Search):
         self._by_logprobs = (
             self.options.repetition_penalty == 1.0 and not self.options.no_repeat_ngram_size and constraints is None
         )
-        self._unpenalised = self._by_logprobs and not self.options.samples and not task.top_logprobs and not task.record
-        # Candidates of a row that can matter: those that stay live, and the end token. Greedy search needs one.
-        self._per_row = self.options.beam_size + 1 if self.options.beam_size > 1 else 1
+        self._unpenalised = is_unpenalised(task)
+        self._per_row = per_row(self.options)
 
     def wanted(self) -> int:
         return max(self._needed(self._per_row), self.top_logprobs)
@@ -212,8 +234,7 @@ class GenerateSearch(Search):
         return -live.weight / self._divisor(len(live.logprobs))
 
     def _divisor(self, length: int) -> float:
-        """A score is a sum over `length` tokens, the end token included, divided by this; start tokens count too."""
-        return float(max(len(self.special.start) + length, 1) ** self.options.length_penalty)
+        return divisor(self.special, self.options, length)
 
     def hypothesis(self, live: Live, reason: str) -> Hypothesis:
         ids = live.ids[:-1] if live.ids and live.ids[-1] == self.special.eos else live.ids

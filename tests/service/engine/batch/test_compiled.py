@@ -95,7 +95,7 @@ def logprobs_after(source: Sequence[int], cached: Sequence[int], ties: bool) -> 
 
 
 def job(task: Task, special: SpecialIds) -> Job:
-    return Job(task, 0, Callback(), None, 0.0, make_search(special, task), EngineObserver())
+    return Job(task, 0, Callback(), None, 0.0, special, EngineObserver())
 
 
 def alone(task: Task, special: SpecialIds, ties: bool) -> Search:
@@ -159,7 +159,7 @@ def test_every_job_gets_the_answer_of_its_python_search(data: st.DataObject) -> 
         for one in rows.choose(rows.step()):
             running.remove(one)
             expected = alone(one.task, special, ties)
-            assert one.search.result(NO_TIME) == expected.result(NO_TIME)
+            assert one.result(NO_TIME) == expected.result(NO_TIME)
             assert not one.finished
     assert (rows._count, rows._cache._used) == (0, set())
 
@@ -213,7 +213,7 @@ def test_an_error_of_the_compiled_code_is_an_exception_and_the_rows_can_be_clear
     rows.add([again])
     while not rows.choose(rows.step()):
         pass
-    assert again.search.result(NO_TIME) == alone(task, SPECIAL, ties=False).result(NO_TIME)
+    assert again.result(NO_TIME) == alone(task, SPECIAL, ties=False).result(NO_TIME)
     assert (rows._count, rows._cache._used) == (0, set())
 
 

@@ -99,7 +99,7 @@ def logprobs_after(source: Sequence[int], cached: Sequence[int]) -> Any:
 
 
 def job(task: Task, callback: Callback | None = None) -> Job:
-    return Job(task, 0, callback or Callback(), None, 0.0, make_search(SPECIAL, task), EngineObserver())
+    return Job(task, 0, callback or Callback(), None, 0.0, SPECIAL, EngineObserver())
 
 
 def alone(task: Task) -> Any:

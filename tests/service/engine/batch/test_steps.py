@@ -74,15 +74,15 @@ def answers(engine: Engine, tasks: list[Task], most: int) -> tuple[list[Any], in
 
 BEAMS = [generate(source, beam_size=beam, num_hypotheses=beam) for source in SOURCES for beam in (1, 2, 5)]
 LIMITS = [
-    Generate((4, 5), Options(max_length=40, min_length=30)),
-    Generate((6,), Options(beam_size=3, max_length=17, forced_end=True)),
-    Generate((7, 8, 9), Options(beam_size=2, max_length=64, min_length=60, early_stopping="never")),
-    Generate((5,), Options(max_length=1)),
+    Generate(source=(4, 5), options=Options(max_length=40, min_length=30)),
+    Generate(source=(6,), options=Options(beam_size=3, max_length=17, forced_end=True)),
+    Generate(source=(7, 8, 9), options=Options(beam_size=2, max_length=64, min_length=60, early_stopping="never")),
+    Generate(source=(5,), options=Options(max_length=1)),
 ]
 RARE: list[Task] = [
     generate([4, 5, 6], temperature=1.0, seed=4),
-    Generate((9, 8), Options(max_length=20), stream=True),
-    Score((4, 5), (6, 7, 8)),
+    Generate(source=(9, 8), options=Options(max_length=20), stream=True),
+    Score(source=(4, 5), target=(6, 7, 8)),
 ]
 
 
@@ -99,25 +99,26 @@ def test_many_steps_in_a_call_give_the_bits_of_single_steps(
     assert found == expected
     assert together.rows == alone.rows
     assert single == len(alone.rows)
-    assert calls < single
-    assert together.first_tokens == alone.first_tokens == len(tasks)
+    assert calls < single or tasks[-len(RARE) :] == RARE  # which Python decides at each step
+    generating = sum(isinstance(task, Generate) for task in tasks)
+    assert together.first_tokens == alone.first_tokens == generating
 
 
 def test_one_call_decodes_a_whole_answer(engine: Engine, steps: Steps, patient: None) -> None:
     (found,), iterations = answers(engine, [generate([4, 5, 6], max_length=12, min_length=12)], 64)
-    assert isinstance(found, Generated)
+    assert [len(hypothesis.ids) for hypothesis in found] == [12]
     assert (iterations, steps.rows, steps.first_tokens) == (1, [1] * 12, 1)
 
 
 def test_rows_that_outgrow_the_cache_go_on_after_it_has_grown(engine: Engine, steps: Steps, patient: None) -> None:
-    _, iterations = answers(engine, [Generate((4, 5), LONG)], 64)
+    _, iterations = answers(engine, [Generate(source=(4, 5), options=LONG)], 64)
     assert len(steps.rows) == 64
     assert 1 < iterations <= 4
 
 
 def test_what_has_changed_is_looked_at_after_the_step(engine: Engine, steps: Steps, patient: None) -> None:
     lane, scheduler = engine._lanes[0], engine._scheduler
-    engine.submit([Generate((4, 5), LONG)], Callback())
+    engine.submit([Generate(source=(4, 5), options=LONG)], Callback())
     lane.iteration(most_steps=1)
     for change in (lambda: engine.submit([generate([9])], Callback()), lambda: scheduler.cancel([])):
         before, seen = len(steps.rows), scheduler.changes.value
@@ -127,7 +128,7 @@ def test_what_has_changed_is_looked_at_after_the_step(engine: Engine, steps: Ste
 
 
 def test_while_others_wait_every_step_looks_for_room(engine: Engine, steps: Steps, patient: None) -> None:
-    engine.submit([Generate((4, 5), LONG)], Callback())
+    engine.submit([Generate(source=(4, 5), options=LONG)], Callback())
     lane = engine._lanes[0]
     lane.iteration(most_steps=1)
     engine.submit([generate([9])], Callback())
@@ -137,7 +138,7 @@ def test_while_others_wait_every_step_looks_for_room(engine: Engine, steps: Step
 
 def test_a_cancelled_request_leaves_after_the_call(engine: Engine, steps: Steps) -> None:
     callback = Callback()
-    submitted = engine.submit([Generate((4, 5), LONG)], callback)
+    submitted = engine.submit([Generate(source=(4, 5), options=LONG)], callback)
     lane = engine._lanes[0]
     lane.iteration(most_steps=3)
     submitted.cancel()

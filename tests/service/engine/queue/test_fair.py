@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from attendant.service.engine.batch.job import Job, make_search
+from attendant.service.engine.batch.job import Job
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.queue.scheduler import MAX_EXPLAINING_ROWS, MAX_HELD_ITERATIONS, MAX_PASSED, Scheduler
 from attendant.service.engine.search.search import SpecialIds
@@ -29,7 +29,7 @@ def explanation(steps: int = 10, rows: int = 1) -> Job:
 
 
 def of(task: Task) -> Job:
-    return Job(task, 0, lambda _: None, None, 0.0, make_search(SpecialIds(0, 2, 3), task), EngineObserver())
+    return Job(task, 0, lambda _: None, None, 0.0, SpecialIds(0, 2, 3), EngineObserver())
 
 
 def steps_of(one: Job) -> int:

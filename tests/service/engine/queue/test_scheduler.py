@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attendant.service.engine.batch.job import Job, make_search
+from attendant.service.engine.batch.job import Job
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.queue.scheduler import ENOUGH_SOURCE_TOKENS, MAX_HELD_ITERATIONS, ROWS_PER_LANE, Scheduler
 from attendant.service.engine.search.search import SpecialIds
@@ -29,7 +29,7 @@ def job(
     on_event: EventCallback = ignore,
 ) -> Job:
     task = Generate(source=(4,) * length, options=Options(beam_size=beam_size, max_length=max_length))
-    return Job(task, 0, on_event, deadline, 0.0, make_search(SpecialIds(0, 2, 3), task), EngineObserver())
+    return Job(task, 0, on_event, deadline, 0.0, SpecialIds(0, 2, 3), EngineObserver())
 
 
 def jobs(count: int, **kind: Any) -> list[Job]:

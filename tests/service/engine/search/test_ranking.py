@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.service.engine.batch.job import Job, make_search
+from attendant.service.engine.batch.job import Job
 from attendant.service.engine.batch.rows import StepCandidates
 from attendant.service.engine.batch.runner import StepOutputs
 from attendant.service.engine.observer import EngineObserver
@@ -25,7 +25,7 @@ VOCABULARY = 9
 
 def make_job(options: Options, **more: Any) -> Job:
     task = Generate(source=(3,), options=options, **more)
-    return Job(task, 0, Callback(), None, 0.0, make_search(SPECIAL, task), EngineObserver())
+    return Job(task, 0, Callback(), None, 0.0, SPECIAL, EngineObserver())
 
 
 def outputs(rng: np.random.Generator, rows: int, top_k: int) -> StepOutputs:
