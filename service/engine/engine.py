@@ -128,10 +128,10 @@ class Engine:
     def _jobs(
         self, tasks: Sequence[Task], on_event: EventCallback, observer: EngineObserver, deadline: float | None = None
     ) -> list[Job]:
-        now = time.monotonic()
+        now, start = time.monotonic(), self._special.start
         jobs = []
         for index, task in enumerate(tasks):
-            special = self._special if task.start is None else replace(self._special, start=task.start)
+            special = self._special if task.start in (None, start) else replace(self._special, start=task.start)
             check_task(task, self.bundle, special.start)
             if isinstance(task, Explain):
                 releasing, then = self._explainer.releasing(task, on_event), self._explainer.add

@@ -62,15 +62,15 @@ def test_a_part_of_an_iteration_does_not_count_the_parts_inside_it(monkeypatch: 
     monkeypatch.setattr(iteration.time, "perf_counter", lambda: now)
     monkeypatch.setattr(iteration.time, "thread_time", lambda: now / 2)
     clock = iteration.Clock()
-    inner = clock.timed("step graph", work)
-    clock.timed("search and moving rows", lambda: [inner(1.0), work(2.0), inner(3.0)])()
-    assert clock.calls == {"step graph": 2, "search and moving rows": 1}
-    assert clock.wall == {"step graph": 4.0, "search and moving rows": 2.0}
-    assert clock.processor == {"step graph": 2.0, "search and moving rows": 1.0}
+    inner = clock.timed("encoder graph", work)
+    clock.timed("adding rows", lambda: [inner(1.0), work(2.0), inner(3.0)])()
+    assert clock.calls == {"encoder graph": 2, "adding rows": 1}
+    assert clock.wall == {"encoder graph": 4.0, "adding rows": 2.0}
+    assert clock.processor == {"encoder graph": 2.0, "adding rows": 1.0}
     shares = {part["part"]: part["share"] for part in iteration.parts_of(clock)}
     assert shares == {
-        "step graph": pytest.approx(2 / 3, abs=0.001),
-        "search and moving rows": pytest.approx(1 / 3, abs=0.001),
+        "encoder graph": pytest.approx(2 / 3, abs=0.001),
+        "adding rows": pytest.approx(1 / 3, abs=0.001),
     }
 
 
