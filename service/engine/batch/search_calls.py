@@ -12,7 +12,7 @@ from attendant.service.engine.batch.job import Job
 from attendant.service.engine.search.beam import GenerateSearch, divisor, is_unpenalised, per_row
 from attendant.service.engine.search.sampling import SampleSearch
 from attendant.service.engine.search.search import MAX_GRAPH_TOP_K, Live, SpecialIds
-from attendant.service.engine.tasks import Array, Generate, Hypothesis
+from attendant.service.engine.tasks import Array, Explain, Generate, Hypothesis
 from attendant.service.engine.tasks import Options as GenerateOptions
 
 REASONS = ("stop", "length")
@@ -90,8 +90,9 @@ def planes_of(tensors: Sequence[Array]) -> ctypes.Array[Plane]:
 
 def read_answers(job: Job, integers: Iterator[int], numbers: Iterator[float]) -> None:
     """The answers of a job that is done, as attendant_batch_finish gives them after the slot."""
-    assert isinstance(job.task, Generate)
-    special, options, found = job.special, job.task.options, list[Hypothesis]()
+    task = job.task.search if isinstance(job.task, Explain) else job.task
+    assert isinstance(task, Generate)
+    special, options, found = job.special, task.options, list[Hypothesis]()
     job.decoded += next(integers)
     for _ in range(next(integers)):
         length, reason, weight, _ = next(integers), REASONS[next(integers)], next(numbers), next(numbers)

@@ -14,7 +14,16 @@ from attendant.service.engine.batch.rows import StepLimits
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.engine import Engine
 from attendant.service.engine.observer import EngineObserver
-from attendant.service.engine.tasks import Generate, Generated, Options, Score, Task
+from attendant.service.engine.tasks import (
+    AlignmentChoice,
+    AttentionChoice,
+    Explain,
+    Generate,
+    Generated,
+    Options,
+    Score,
+    Task,
+)
 from attendant.service.errors import CancelledError, ServiceError
 from tests.support.engines import LONG, SOURCES, Callback, generate, make_bundle, make_engine, without_timing
 from tests.support.small_models import make_model
@@ -108,6 +117,15 @@ def test_one_call_decodes_a_whole_answer(engine: Engine, steps: Steps, patient: 
     (found,), iterations = answers(engine, [generate([4, 5, 6], max_length=12, min_length=12)], 64)
     assert [len(hypothesis.ids) for hypothesis in found] == [12]
     assert (iterations, steps.rows, steps.first_tokens) == (1, [1] * 12, 1)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_search_that_is_explained_afterwards_ends_in_compiled_code_too(engine: Engine, beam_size: int) -> None:
+    search = Generate(source=(4, 5, 6), options=Options(max_length=9, beam_size=beam_size))
+    choice, aligned = AttentionChoice(kinds=()), AlignmentChoice(layer=0, heads=(0,))
+    task = Explain(search=search, attention=choice, alignment=aligned, alignable=(0,), max_values=10**6)
+    alone, explained = engine.run([search]), engine.run([task])
+    assert without_timing(explained[0].found) == without_timing(alone[0])
 
 
 def test_rows_that_outgrow_the_cache_go_on_after_it_has_grown(engine: Engine, steps: Steps, patient: None) -> None:
