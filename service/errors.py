@@ -25,6 +25,8 @@ class ServiceError(Exception):
     type = "internal_error"
 
     def __init__(self, message: str, field: str | None = None) -> None:
+        """A lone surrogate of a request, which no answer can have, is written as its escape."""
+        message = message.encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.message, self.field = message, field
 

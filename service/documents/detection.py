@@ -29,7 +29,8 @@ def detect(text: str, codes: Sequence[str] | None, most: int = 1) -> list[Detect
     """The most probable languages of a text, best first, among these codes or all; none if none of them is known."""
     if codes is not None and len(codes) == 1:
         return [Detected(codes[0], 1.0)]
-    ranked = dict(_identifier().rank(text[:READ]))
+    readable = text[:READ].encode("utf-8", "replace").decode()  # a lone surrogate says nothing of the language
+    ranked = dict(_identifier().rank(readable))
     names = {code: short_code(code) for code in ranked if codes is None} | {
         code: short_code(code) for code in codes or ()
     }

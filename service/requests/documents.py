@@ -18,7 +18,7 @@ from attendant.service.engine.search.constraints.constraints import Constraints
 from attendant.service.engine.tasks import AttentionChoice, Explain, Generate, Ids, Options, Outcome
 from attendant.service.errors import InvalidFieldError
 from attendant.service.requests.constraints import read_phrases
-from attendant.service.requests.inputs import encode_source, encode_target, unknown_pieces
+from attendant.service.requests.inputs import encode_source, encode_target, refuse_lone_surrogate, unknown_pieces
 from attendant.service.requests.planning import (
     SEEDS,
     Problem,
@@ -136,6 +136,7 @@ class _Planner:
     def _document(self, text: str, place: int, name: str) -> tuple[PlannedDocument, list[str]]:
         if not text.strip():
             raise InvalidFieldError(f"{name} is empty; give a text.", name)
+        refuse_lone_surrogate(text, name)
         request, languages = self._request, self._languages(self._request, place)
         form = Format(
             split=request.split,

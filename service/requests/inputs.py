@@ -93,13 +93,17 @@ def _encode(tokenizer: Tokenizer, text: str, field: str, limit: int, bare: bool 
             "characters is not even counted.",
             field,
         )
+    refuse_lone_surrogate(text, field)
+    return tokenizer.encode(text, bare)
+
+
+def refuse_lone_surrogate(text: str, field: str) -> None:
     if not text.isascii() and (lone := _lone_surrogate(text)) is not None:
         raise InvalidFieldError(
             f"{field} has a lone surrogate (U+{ord(text[lone]):04X}, character {lone + 1}), which is no character; "
             "send valid Unicode.",
             field,
         )
-    return tokenizer.encode(text, bare)
 
 
 def _lone_surrogate(text: str) -> int | None:

@@ -233,8 +233,9 @@ def test_contradictions_are_told_together(service: Service) -> None:
     assert all(name in message for name in ("beam_size takes", "top_k is for sampling", "max_length takes"))
 
 
-def test_a_lone_surrogate_is_refused_by_its_field(service: Service) -> None:
-    answer = service.client.post("/v1/generate", content=rb'{"inputs": ["C", "c\ud800t"]}')
+@pytest.mark.parametrize("options", [b"", b', "split": "sentences"', b', "format": "html"', b', "split": "lines"'])
+def test_a_lone_surrogate_is_refused_by_its_field(options: bytes, service: Service) -> None:
+    answer = service.client.post("/v1/generate", content=rb'{"inputs": ["C", "c\ud800t"]%s}' % options)
     assert answer.status_code == 422
     assert "lone surrogate (U+D800" in answer.json()["error"]["message"]
     assert answer.json()["error"]["field"] == "inputs[0]"
