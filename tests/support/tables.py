@@ -29,18 +29,19 @@ def table(seed: int, vocabulary: int = VOCABULARY) -> Table:
     return logprobs
 
 
-def row(values: np.ndarray, top: int) -> Row:
+def row(values: np.ndarray, top: int, whole: bool = True) -> Row:
+    """As a step gives it: without `whole`, of a search that does not need it, what `all` has means nothing."""
     order = np.argsort(-values, kind="stable")[:top]
-    return Row(order.tolist(), values[order].tolist(), values)
+    return Row(order.tolist(), values[order].tolist(), values if whole else np.full_like(values, np.nan))
 
 
 def run(search: Any, logprobs: Table, extra: int = 0) -> list[Any]:
     """Drive a search to its end; the agreed tokens after each step."""
     agreed = []
     while not search.done:
-        top = min(search.wanted() + extra, VOCABULARY)
+        top, whole = min(search.wanted() + extra, VOCABULARY), search.needs_all()
         before = [list(live.ids) for live in search.live]
-        parents = search.advance([row(logprobs(tuple(ids)), top) for ids in before])
+        parents = search.advance([row(logprobs(tuple(ids)), top, whole) for ids in before])
         for parent, live in zip(parents, search.live, strict=False):
             assert live.ids[:-1] == before[parent]
         if isinstance(search, GenerateSearch):

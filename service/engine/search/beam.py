@@ -70,16 +70,26 @@ class GenerateSearch(Search):
         self._choices = None if constraints is None else constraints.choices
         # Whether a token's weight is its log-probability, and no token is forbidden that was allowed before.
         self._by_logprobs = (
-            self.options.repetition_penalty == 1.0 and not self.options.no_repeat_ngram_size and constraints is None
+            self.options.repetition_penalty == 1.0
+            and not self.options.no_repeat_ngram_size
+            and self._forbidden is None
+            and self._choices is None
         )
         self._unpenalised = is_unpenalised(task)
         self._per_row = per_row(self.options)
 
     def wanted(self) -> int:
-        return max(self._needed(self._per_row), self.top_logprobs)
+        found = self._forbidden
+        phrases = 0 if found is None else max(self._phrases_at(live.ids) for live in self.live)
+        return max(self._needed(self._per_row) + phrases, self.top_logprobs)
 
     def needs_all(self) -> bool:
-        return not self.is_plain() or self.wanted() > MAX_GRAPH_TOP_K
+        return not self._looks_at_top() or self.wanted() > MAX_GRAPH_TOP_K
+
+    def _looks_at_top(self) -> bool:
+        """Whether the next token is among the most probable ones, as many as `wanted`, and no other number is read."""
+        free = self.is_started() and self.length >= len(self.forced) and not self._must_end()
+        return free and self._choices is None and self.options.repetition_penalty >= 1.0 and not self.record
 
     def _needed(self, count: int) -> int:
         """How many of a row's most probable tokens to look at, so that at least `count` of them are allowed."""

@@ -20,6 +20,9 @@ class SampleSearch(GenerateSearch):
         top_k = self.options.top_k
         return max(1 if top_k is None else self._needed(top_k), self.top_logprobs)
 
+    def needs_all(self) -> bool:
+        return True
+
     def choose(self, rows: Sequence[Row]) -> list[int]:
         if self.length == len(self.forced):  # one hypothesis becomes as many as there are samples
             first = self.live[0]

@@ -64,6 +64,8 @@ class Forbidden:
     def next_tokens(self, ids: Sequence[int]) -> frozenset[int]:
         """The tokens that may not come after these."""
         start = len(ids)
+        if not self._completing[AT_EDGE] and (not ids or ids[-1] not in self._inside):
+            return self.always  # no phrase of several tokens is begun
         while start > 0 and len(ids) - start < self._longest and ids[start - 1] in self._inside:
             start -= 1
         nodes = self._first(ids, start)

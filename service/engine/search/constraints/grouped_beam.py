@@ -27,6 +27,10 @@ class GroupedBeamSearch(GenerateSearch):
         self._states: list[State] = []  # of each live hypothesis; none before the prefix is decoded
         self._per_row += 1  # the end token, which may not come before all terms have
 
+    def needs_all(self) -> bool:
+        """Terms begin with tokens that may be far from the most probable."""
+        return not self._states or any(state.next_tokens for state in self._states) or super().needs_all()
+
     def choose(self, rows: Sequence[Row]) -> list[int]:
         states = self._states or [self._machine.read(self.live[0].ids)]
         extensions: list[Extension] = []
@@ -43,11 +47,13 @@ class GroupedBeamSearch(GenerateSearch):
         likely = [entry for entry in entries if entry[0] != self.special.eos or not state.missing][: self._per_row]
         if state.next_tokens and not self._must_end():
             known = {token for token, _, _ in likely}
-            banned = self.banned(live.ids)
+            banned = set() if self._by_logprobs else self.banned(live.ids)
             for token in state.next_tokens:
+                if token in known or token in banned:
+                    continue
                 logprob = float(row.all[token])
                 weight = self.weight(live, token, logprob)
-                if token not in known and token not in banned and weight != BANNED:
+                if weight != BANNED:
                     likely.append((token, logprob, weight))
         room = self.options.max_length - self.length - 1 - self.options.forced_end
         found = []
