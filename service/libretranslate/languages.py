@@ -40,13 +40,20 @@ def pairs(models: Iterable[tuple[str, Languages]], settings: Settings) -> list[P
 
 
 def listed(found: Iterable[Pair]) -> list[dict[str, Any]]:
-    """As GET /languages answers them."""
-    targets: dict[str, list[str]] = {}
+    """As GET /languages answers them: every language, and what it can become; each stays what it is."""
+    targets: dict[str, set[str]] = {}
     for pair in found:
-        targets.setdefault(pair.source, []).append(pair.target)
+        targets.setdefault(pair.source, {pair.source}).add(pair.target)
+        targets.setdefault(pair.target, {pair.target})
     return [
         {"code": code, "name": language_name(code), "targets": sorted(codes)} for code, codes in sorted(targets.items())
     ]
+
+
+def is_same(found: Iterable[Pair], source: str, target: str) -> bool:
+    """Whether a text is in the language that is asked for, one of these; it is its own translation then."""
+    known = {short_code(code) for pair in found for code in (pair.source, pair.target)}
+    return short_code(source) == short_code(target) in known
 
 
 def pair_for(found: Iterable[Pair], source: str, target: str) -> Pair:

@@ -19,7 +19,7 @@ from attendant.service.http.responses import json_response
 from attendant.service.http.route import GuardedRoute, Handle
 from attendant.service.http.submission import raise_first_failure
 from attendant.service.libretranslate.bodies import read_fields
-from attendant.service.libretranslate.languages import Pair, listed, pair_for, pairs
+from attendant.service.libretranslate.languages import Pair, is_same, listed, pair_for, pairs
 from attendant.service.libretranslate.requests import AUTO, Translation, generate_request, read_translation
 from attendant.service.requests.content import Json, hypothesis_content
 from attendant.service.requests.documents import plan_request
@@ -93,7 +93,10 @@ async def translate(request: Request, context: Context) -> Response:
     asked = read_translation(fields, settings.max_beam_size - 1)
     found = _pairs(context)
     detected = _detected(asked, found) if asked.source == AUTO else None
-    pair = pair_for(found, asked.source if detected is None else detected.language, asked.target)
+    source = asked.source if detected is None else detected.language
+    if is_same(found, source, asked.target):
+        return json_response(_content(asked, [[text] for text in asked.texts if text.strip()], detected))
+    pair = pair_for(found, source, asked.target)
     texts = [text for text in asked.texts if text.strip()]
     answers: list[list[str]] = []
     if texts:
@@ -171,6 +174,8 @@ def _detected(asked: Translation, found: list[Pair]) -> Detected:
     codes = sorted({pair.source for pair in found if pair.target == asked.target})
     if not codes:
         raise InvalidFieldError(f"{asked.target[:40]} is not supported")
+    if any(pair.source == asked.target for pair in found):
+        codes.append(asked.target)  # a text that is in that language already
     best = detect("\n".join(asked.texts), codes)
     return best[0] if best else Detected(codes[0], 0.0)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +13,18 @@ from typing import Any
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+from attendant.service.http.endpoints.libretranslate import _detected
 from attendant.service.language_pairs import LanguagePair
+from attendant.service.libretranslate.languages import Pair
+from attendant.service.libretranslate.requests import read_translation
 from tests.support.serving import Running, Service, in_process, running
 
+NPM = Path(__file__).parents[4] / ".venv" / "libretranslate"  # its clients of npm
 PAIRS = (LanguagePair("fake", "en", "de"),)
+needs_npm = pytest.mark.skipif(
+    not ((NPM / "node_modules").is_dir() and shutil.which("node")),
+    reason="make .venv/libretranslate; needs npm and node",
+)
 ON: dict[str, Any] = {"libretranslate": True, "language_pairs": PAIRS}
 
 
@@ -43,8 +53,38 @@ def native(service: Service, text: str) -> str:
 def test_its_python_client_translates_detects_and_lists_with_its_key(keyed: Running, service: Service) -> None:
     client = LibreTranslateAPI(f"http://127.0.0.1:{keyed.port}", "secret")
     assert client.translate("cat", "en", "de") == native(service, "cat")
-    assert client.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert client.languages() == [
+        {"code": "de", "name": "German", "targets": ["de"]},
+        {"code": "en", "name": "English", "targets": ["de", "en"]},
+    ]
     assert client.detect("Bonjour le monde, comment allez-vous ?")[0]["language"] == "fr"
+
+
+@needs_npm
+def test_its_javascript_clients_translate_detect_and_list(keyed: Running, service: Service, directory: Path) -> None:
+    best = native(service, "cat")
+    found = from_npm(keyed, "secret", "cat")
+    assert found["libretranslate-ts"] == {"status": 200, "translatedText": best}
+    assert found["translate"] == best
+    assert found["detected"]["status"] == 200
+    assert [each["code"] for each in found["languages"]] == ["de", "en"]
+    with running(directory, **ON) as (server, _):
+        assert from_npm(server, "", "cat")["libretranslate"] == best
+
+
+@needs_npm
+def test_its_javascript_client_tells_what_is_wrong_with_the_key(keyed: Running) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        from_npm(keyed, "wrong", "cat")
+    assert "Error: Invalid API key" in caught.value.stderr
+
+
+def from_npm(server: Running, key: str, text: str) -> Any:
+    """What the clients answer; their own program says which."""
+    program = Path(__file__).with_name("libretranslate_clients.mjs")
+    command = ["node", str(program), str(NPM), f"http://127.0.0.1:{server.port}", key, text]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(("key", "status"), [(None, 400), ("wrong", 403)])
@@ -74,6 +114,22 @@ def test_a_list_a_form_and_json_are_answered_alike(service: Service) -> None:
     found = service.client.post("/translate", json=body).json()
     assert found["translatedText"] == [best, "", best]
     assert found["detectedLanguage"] == [{"confidence": 100.0, "language": "en"}] * 3
+
+
+def test_a_text_in_the_language_that_is_asked_for_is_its_own_translation(service: Service) -> None:
+    body = {"q": ["gar nicht", ""], "source": "de", "target": "de", "alternatives": 1}
+    assert service.client.post("/translate", json=body).json() == {
+        "translatedText": ["gar nicht", ""],
+        "alternatives": [[], []],
+    }
+
+
+def test_a_language_that_a_model_reads_too_is_detected_as_itself() -> None:
+    there_and_back = [Pair("en", "de", "one", None, None), Pair("de", "en", "other", None, None)]
+    asked = read_translation(
+        {"q": "Das Haus ist sehr alt und der Garten ist klein.", "source": "auto", "target": "de"}, 0
+    )
+    assert _detected(asked, there_and_back).language == "de"
 
 
 def test_alternatives_are_others(service: Service) -> None:
