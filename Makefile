@@ -38,11 +38,6 @@ KSERVE = kserve==0.21.0 grpcio==1.85.1 pandas==2.3.3 python-dateutil==2.9.0.post
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $@ $(KSERVE)
 
 # LibreTranslate's clients of npm, for its tests.
-.venv/libretranslate: deploy/npm_pack.sh
-	@mkdir -p $@ && deploy/npm_pack.sh $@ libretranslate@1.0.1 libretranslate-ts@0.5.12 translate@3.1.0
-	@touch $@
-
-# LibreTranslate's clients of npm, for its tests.
 .venv/libretranslate: .venv/all
 	@deploy/npm_pack.sh $@ libretranslate@1.0.1 libretranslate-ts@0.5.12 translate@3.1.0
 
