@@ -200,7 +200,7 @@ def test_a_hub_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({"config.json": b'{"model_type": "gpt2"}'}, r"has model_type 'gpt2', and what can be imported is marian"),
+        ({"config.json": b'{"model_type": "gpt2"}'}, r"has model_type 'gpt2'\. What can be imported is marian"),
         ({"config.json": b"["}, r"its config\.json cannot be read as JSON"),
         ({"README.md": b""}, r"has no config\.json, so it is no model of the transformers library"),
         ({"config.json": b'{"model_type": "bart"}', "tf_model.h5": b"1"}, r"neither model\.safetensors nor pytorch"),

@@ -249,6 +249,7 @@ def test_exporting_twice_gives_the_same_bytes(
     good: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert, "verify", lambda *_: [])  # it writes nothing
-    convert.convert(run, tmp_path / "again", "small", variants=("fp32", "int8", "fp16"))
+    about = {"description": SENTENCE, "examples": ["afk", "bgl"]}
+    convert.convert(run, tmp_path / "again", "small", variants=("fp32", "int8", "fp16"), about=about)
     for path in sorted(p for p in good.rglob("*") if p.is_file()):
         assert path.read_bytes() == (tmp_path / "again" / path.relative_to(good)).read_bytes()

@@ -265,7 +265,7 @@ def test_every_endpoint_is_in_a_group_that_is_described_and_has_an_example(docum
 @pytest.mark.parametrize("path", [path for path in BODIES if not path.startswith("/v2")])
 def test_the_example_of_an_endpoint_is_a_request_that_it_takes(path: str, tmp_path: Path) -> None:
     with in_process(tmp_path) as service:
-        answer = service.client.post(path, json=BODIES[path])
-        assert answer.status_code in (200, 404), (
-            answer.text
-        )  # 404: the model of the example is not the one of this test
+        # The example is one for the default model, and this test's has another name and vocabulary.
+        taken = {"allow_unknown": True} if path.startswith("/v1/") and "target" in BODIES[path] else {}
+        answer = service.client.post(path, json=BODIES[path] | taken)
+        assert answer.status_code in (200, 404), answer.text

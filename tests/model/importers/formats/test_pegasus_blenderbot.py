@@ -94,8 +94,10 @@ def test_blenderbot_tokens_and_log_probabilities_are_those_of_transformers(tmp_p
 def test_what_transformers_forbids_an_answer_to_repeat_of_its_source_is_told(tmp_path: Path) -> None:
     make_blenderbot(tmp_path)
     path = tmp_path / "generation_config.json"
+    generation = json.loads(path.read_text())
+    path.write_text(json.dumps(generation | {"encoder_no_repeat_ngram_size": 0}))
     assert blenderbot.read(tmp_path).notes == []
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"encoder_no_repeat_ngram_size": 3}))
+    path.write_text(json.dumps(generation | {"encoder_no_repeat_ngram_size": 3}))
     (note,) = blenderbot.read(tmp_path).notes
     assert "encoder_no_repeat_ngram_size is not applied" in note
 
