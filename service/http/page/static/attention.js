@@ -136,6 +136,9 @@ function lightTexts(view, found) {
   if (lit.column !== null) columnSpan(lit.column)?.classList.add("here");
 }
 
+/** Heads in a row where there is little room, so that layers begin rows. */
+const across = (heads) => [4, 3, 2].find((count) => heads % count === 0) ?? Math.min(heads, 4);
+
 /** Small maps of all heads; a click chooses one. */
 function heads(view, found) {
   if (!found.heads.length) return null;
@@ -155,14 +158,14 @@ function heads(view, found) {
       }, canvas, h("span", {}, `${layer + 1}.${head + 1}`)));
     });
   });
-  const grid = h("div", { class: "grid", vars: { "--heads": found.heads.length } }, maps);
+  const grid = h("div", { class: "grid", vars: { "--heads": found.heads.length, "--across": across(found.heads.length) } }, maps);
   return h("div", { class: "heads" }, h("h3", {}, t("allHeads")), grid);
 }
 
 /** What the colours mean: they go with the square root, so that small weights can be seen. */
 export function scale() {
   const steps = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1];
-  return h("p", { class: "scale small" }, h("span", { class: "label" }, t("scale")), steps.map((p) => h("span", { class: "scale-step", vars: { "--weight": Math.sqrt(p).toFixed(3) } }, percent(p))));
+  return h("p", { class: "scale small" }, h("span", { class: "label" }, t("scale")), steps.map((p) => h("span", { class: "scale-step", vars: { "--weight": Math.sqrt(p).toFixed(3) } }, `${100 * p} %`)));
 }
 
 function legend(found, explained) {

@@ -12,6 +12,8 @@ import { nameOf } from "./text.js";
 const MOST_ROWS = 24; // keys with their vectors; a longer text has the most probable ones
 const MOST_MATRIX = 16; // tokens of a matrix with numbers
 const FEATURES = 8; // of a matrix with numbers
+const FEW = 4; // of them on a phone
+const NARROW = 560; // pixels of a window
 const MOST_WRITTEN = 100_000; // values that are asked for as decimals
 
 export async function head(panel, signal) {
@@ -134,7 +136,7 @@ function asNumbers(found, row, best, shown) {
   const { scores } = found;
   const [query, weights, sum] = [found.query(row), found.weight(row), found.sum(row)];
   const keys = [...shown].sort((a, b) => weights[b] - weights[a]).slice(0, MOST_MATRIX).sort((a, b) => a - b);
-  const largestOf = (values) => values.map((value, i) => [Math.abs(value), i]).sort((a, b) => b[0] - a[0]).slice(0, FEATURES).map(([, i]) => i).sort((a, b) => a - b);
+  const largestOf = (values) => values.map((value, i) => [Math.abs(value), i]).sort((a, b) => b[0] - a[0]).slice(0, innerWidth < NARROW ? FEW : FEATURES).map(([, i]) => i).sort((a, b) => a - b);
   const [compared, added] = [largestOf(scores.terms(query, found.key(best))), largestOf(sum)];
   const titles = (features) => features.map((i) => t("feature", { n: i + 1 }));
   const row_ = (name, values, features, top, ...more) => [name, [...features.map((i) => values[i]), ...more], features.map((i) => values[i] / top)];

@@ -117,9 +117,9 @@ export function numbers(columns, rows, foot = [], name = "") {
 
 /** What the colours of strips mean, and those of small maps, which go with the square root. */
 export function colours(hasMaps) {
-  const ramp = (name, ...ticks) => h("span", { class: "ramp" }, h("span", { class: `ramp-${name}` }), h("span", { class: "ticks" }, ticks.map((tick) => h("span", {}, tick))));
-  return h("div", { class: "colours small" }, h("span", { class: "label" }, t("scaleValues")), ramp("values", "−", "0", "+"),
-    hasMaps ? [h("span", { class: "label" }, t("scaleWeights")), ramp("weights", "0", "25 %", "100 %")] : null);
+  const ramp = (name, label, ...ticks) => h("span", { class: "labelled-ramp" }, h("span", { class: "label" }, label),
+    h("span", { class: "ramp" }, h("span", { class: `ramp-${name}` }), h("span", { class: "ticks" }, ticks.map((tick) => h("span", {}, tick)))));
+  return h("div", { class: "colours small" }, ramp("values", t("scaleValues"), "−", "0", "+"), hasMaps ? ramp("weights", t("scaleWeights"), "0", "25 %", "100 %") : null);
 }
 
 /** How many values an answer may have. */

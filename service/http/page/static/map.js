@@ -4,7 +4,7 @@ import { fill, h, percent, svg } from "./dom.js";
 import { session } from "./generate.js";
 import { t } from "./i18n.js";
 import { colours, lengths, look, mostValues, sizes, smallMap, weightsOf } from "./inside.js";
-import { norm, plus, stream } from "./stream.js";
+import { finalNorm, norm, plus, stream } from "./stream.js";
 import { state, update } from "./state.js";
 import { nameOf } from "./text.js";
 
@@ -144,7 +144,7 @@ function encoder(explained) {
   for (let layer = 0; layer < layers; layer++) {
     parts.push(h("div", { class: "layer" }, h("span", { class: "layer-name" }, t("layerName", { layer: layer + 1 })), attention(explained, "encoder", layer), feedForward(explained, "encoder", layer)));
   }
-  parts.push(h("p", { class: "faint small memory" }, t("memoryNote")));
+  parts.push(finalNorm({ explained, kind: "encoder_feed_forward", layer: layers - 1, last: Infinity }), h("p", { class: "faint small memory" }, t("memoryNote")));
   return h("div", { class: "stack" }, parts);
 }
 
@@ -156,7 +156,9 @@ function decoder(explained, step) {
     parts.push(h("div", { class: "layer" }, h("span", { class: "layer-name" }, t("layerName", { layer: layer + 1 })),
       attention(explained, "decoder", layer, step, last), attention(explained, "cross", layer, step, last), feedForward(explained, "decoder", layer, last)));
   }
-  return h("div", { class: "stack" }, parts, softmax(explained, step));
+  const { d_model, target_vocab } = sizes();
+  const linear = block(t("linear"), `${d_model} → ${target_vocab.toLocaleString("en")}: ${t("logits")}`, { tab: "embeddings", side: "target" });
+  return h("div", { class: "stack" }, parts, finalNorm({ explained, kind: "decoder_feed_forward", layer: layers - 1, last }), linear, softmax(explained, step));
 }
 
 /** The next token's distribution at this step. */

@@ -20,7 +20,7 @@ export async function model(panel, signal) {
   fill(
     panel,
     h("div", { class: "cards" },
-      h("div", {}, h("h3", {}, t("sizes")), table(Object.entries(bundle.sizes).map(([key, value]) => [t(key), value.toLocaleString("en")]))),
+      h("div", {}, h("h3", {}, t("sizes")), table(Object.entries({ ...bundle.sizes, head_size: bundle.sizes.head_size || bundle.sizes.d_model / bundle.sizes.heads }).map(([key, value]) => [t(key), value.toLocaleString("en")]))),
       h("div", {}, h("h3", {}, t("serving")), table(served(info)), h("h3", {}, t("certificate")), h("p", {}, t("holds", { ...certificate, drift: number(certificate.drift, 4) })))),
     h("h3", {}, t("live")), live,
     own,

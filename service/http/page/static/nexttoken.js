@@ -79,6 +79,7 @@ async function nextStep(signal) {
   if (!isHere()) return { tokens: null, take };
   try {
     if (session.next?.name !== name) session.next = { name, answer: await request("/v1/next-token", nextBody(), signal) };
+    for (const token of session.next.answer.tokens) shownAs.set(token.token, token.text);
     return { tokens: session.next.answer.tokens, take };
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -88,6 +89,7 @@ async function nextStep(signal) {
 
 function path() {
   const crumbs = [h("button", { type: "button", class: "crumb", on: { click: () => go([]) } }, t("startHere"))];
+  session.explained?.target.tokens.forEach((token) => { if (token.token) shownAs.set(token.token, token.text); });
   walked().forEach((token, i) => {
     const back = () => go(walked().slice(0, i + 1));
     crumbs.push(h("button", { type: "button", class: "crumb", on: { click: back } }, h("bdi", {}, shownAs.get(token) ?? token)));
@@ -140,7 +142,6 @@ function drawBars(bars, note, { tokens, take }) {
 const cutLine = (n, all) => h("div", { class: "cut" }, h("span", {}, t("cut", { p: number(state.p), n, all })));
 
 function bar(token, probability, share, isKept, take) {
-  shownAs.set(token.token, token.text);
   return h("button", {
     type: "button", class: isKept ? "bar" : "bar out", vars: { "--share": share.toFixed(4) }, on: { click: () => take(token) },
   }, h("bdi", { class: "name" }, nameOf(token) || " "), h("span", { class: "track" }, h("span", { class: "fill" })), h("span", { class: "value" }, percent(probability)));

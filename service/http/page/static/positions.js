@@ -9,6 +9,7 @@ const ROWS = 48; // positions in the map
 const CURVES = 4;
 const MOST_HEADS = 16; // curves of a bias
 const COLOURS = ["--accent", "--map-other", "--good", "--doubt-ink"];
+const CURVE_BOX = { width: 440, height: 170, left: 34, bottom: 20 };
 const BOX = { width: 560, height: 200, left: 44, bottom: 24 };
 
 /** What is included for them. */
@@ -29,7 +30,7 @@ function added(table, sides, side, isTurning, isWhole) {
   const count = Math.min(ROWS, table.shape[0]);
   const rows = Array.from({ length: count }, (_, i) => Array.from(table.row(i)));
   const width = rows[0].length;
-  const column = Math.min(state.column, width - 1);
+  const column = Math.max(0, Math.min(state.column, width - CURVES));
   const isSine = isTurning && isPapers(rows);
   const picture = [
     h("p", { class: "faint small" }, t(isSine ? "positionsSine" : isTurning ? "positionsTurning" : "positionsLearned")),
@@ -58,15 +59,20 @@ const coloured = (element, name) => { element.style.setProperty("--key", css(nam
 
 /** Some columns as curves over the positions. */
 function curves(rows, first) {
-  const columns = Array.from({ length: CURVES }, (_, i) => Math.min(first + i, rows[0].length - 1));
-  const [width, height] = [420, 150];
+  const columns = Array.from({ length: Math.min(CURVES, rows[0].length) }, (_, i) => first + i);
+  const { width, height, left, bottom } = CURVE_BOX;
   const most = Math.max(...columns.map((column) => Math.max(...rows.map((row) => Math.abs(row[column])))), 1e-9);
+  const x = (at) => left + (at / Math.max(1, rows.length - 1)) * (width - left - 8);
+  const y = (value) => (height - bottom) / 2 - (value / most) * ((height - bottom) / 2 - 8);
+  const ends = [0, rows.length - 1].map((at) => svg("text", { x: x(at), y: height - 4, "text-anchor": at ? "end" : "start" }, String(at)));
+  const axes = [svg("line", { class: "axis", x1: left, y1: y(0), x2: width - 8, y2: y(0) }), ends, svg("text", { x: x(rows.length / 2), y: height - 4, "text-anchor": "middle" }, t("positionAxis")),
+    [most, 0, -most].map((value) => svg("text", { x: left - 5, y: y(value) + 4, "text-anchor": "end" }, number(value, 1)))];
   const lines = columns.map((column, i) => {
-    const points = rows.map((row, x) => `${(x * width) / Math.max(1, rows.length - 1)},${height / 2 - (row[column] / most) * (height / 2 - 6)}`).join(" ");
+    const points = rows.map((row, at) => `${x(at)},${y(row[column])}`).join(" ");
     return coloured(svg("polyline", { class: "curve", points }), COLOURS[i]);
   });
   const legend = columns.map((column, i) => coloured(h("span", { class: "key line" }, t("columnName", { n: column })), COLOURS[i]));
-  return h("div", {}, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("curvesLabel") }, lines), h("p", { class: "legend small" }, legend));
+  return h("div", {}, svg("svg", { class: "axes", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("curvesLabel") }, axes, lines), h("p", { class: "legend small" }, legend));
 }
 
 /** A pair of columns as a point: an offset turns it by the same angle wherever it begins. */
@@ -77,7 +83,7 @@ function rotation(rows, pair, isSine) {
   const starts = [0, Math.min(5, rows.length - 1 - state.offset)].filter((start, i, all) => start >= 0 && all.indexOf(start) === i);
   const arms = starts.flatMap((start, i) => [start, start + state.offset].filter((at) => at < rows.length).map((at) => {
     const [x, y] = point(rows[at]);
-    return coloured(svg("g", {}, svg("line", { x1: size / 2, y1: size / 2, x2: x, y2: y }), svg("circle", { cx: x, cy: y, r: 3 }), svg("text", { x: x + 4, y: y - 4 }, String(at))), COLOURS[i]);
+    return coloured(svg("g", {}, svg("line", { x1: size / 2, y1: size / 2, x2: x, y2: y }), svg("circle", { cx: x, cy: y, r: 3 }), svg("text", { x: x + 0.13 * (x - size / 2), y: y + 0.13 * (y - size / 2) + 4, "text-anchor": "middle" }, String(at))), COLOURS[i]);
   }));
   const angle = state.offset / 10000 ** (pair / rows[0].length);
   const words = isSine ? t("rotationNote", { pair: `${pair}, ${pair + 1}`, offset: state.offset, angle: number(angle), degrees: Math.round((angle * 180) / Math.PI) }) : t("rotationLearned");
@@ -114,7 +120,7 @@ function biases(heads, distances) {
   });
   const zero = distances.indexOf(0);
   const across = [0, zero, distances.length - 1].filter((at, i, each) => each.indexOf(at) === i);
-  return svg("svg", { class: "biases", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("biasLabel") },
+  return svg("svg", { class: "axes biases", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("biasLabel") },
     svg("line", { class: "axis", x1: left, y1: y(0), x2: width - 12, y2: y(0) }), svg("line", { class: "axis", x1: x(zero), y1: 6, x2: x(zero), y2: height - bottom }),
     [high, 0, low].filter((value, i, each) => each.indexOf(value) === i && (value === 0 || Math.abs(y(value) - y(0)) > 14)).map((value) => svg("text", { x: left - 4, y: y(value) + 4, "text-anchor": "end" }, number(value, 1))),
     across.map((at) => svg("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, String(distances[at]).replace("-", "−"))), lines);

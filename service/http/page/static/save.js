@@ -26,7 +26,7 @@ function copy() {
       const value = fields[i].tagName === "SELECT" ? fields[i].selectedOptions[0]?.textContent : fields[i].value;
       control.replaceWith(h("b", {}, value ?? ""));
     });
-    for (const extra of part.querySelectorAll(".foot, [hidden], #tabs button[aria-selected=false]")) extra.remove();
+    for (const extra of part.querySelectorAll(".foot, [hidden], #tabs button[aria-selected=false], a")) extra.remove(); // links lead nowhere in a file
     box.append(part);
   }
   return box;

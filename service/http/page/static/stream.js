@@ -76,6 +76,17 @@ export function norm(part) {
   return opens("norm", `${t(kind === "rms" ? "rmsNorm" : "layerNorm")}: ${t(`norm_at_${place}`)}`, t("norm"), more);
 }
 
+/** With pre-norm, the norm at the end of a stack: no sub-layer follows that would begin with one. */
+export function finalNorm(part) {
+  const { norm: place, norm_kind: kind } = part.explained.structure ?? {};
+  if (place !== "pre") return null;
+  const more = () => {
+    const x = at(part, "stream");
+    return [h("p", { class: "formula" }, t(`norm_${kind}`)), x ? table(part, x) : null].filter((each) => each !== null);
+  };
+  return opens("norm", `${t(kind === "rms" ? "rmsNorm" : "layerNorm")}: ${t("norm_at_end")}`, t("norm"), more);
+}
+
 /** The residual connection, which What if switches off. */
 export function plus({ kind, layer }) {
   const label = t("plusLabel");

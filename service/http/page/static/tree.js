@@ -26,7 +26,7 @@ export async function tree(panel, signal) {
   const detail = h("p", { class: "detail", role: "status" }, " ");
   const picture = draw(steps, detail);
   const scroll = h("div", { class: "scroll" }, picture);
-  fill(panel, stepper(steps.length, picture, scroll), legend(), scroll, detail);
+  fill(panel, stepper(steps.length, picture, scroll), legend(picture.querySelector(".extra") !== null), scroll, detail);
   showUpTo(picture, upTo(steps.length));
   scroll.scrollLeft = Math.max(0, (upTo(steps.length) + 1) * COLUMN - scroll.clientWidth);
   return null;
@@ -138,7 +138,7 @@ function showUpTo(picture, step) {
   if (hidden) picture.querySelector(".node").setAttribute("tabindex", 0);
 }
 
-function legend() {
+function legend(hasExtra) {
   const item = (kind, word) => h("span", { class: `key ${kind}` }, t(word));
-  return h("p", { class: "legend small" }, item("best", "treeBest"), item("kept", "treeLegend"), item("finished", "treeFinished"), item("pruned", "treePruned"));
+  return h("p", { class: "legend small" }, item("best", "treeBest"), item("kept", "treeLegend"), item("finished", "treeFinished"), item("pruned", "treePruned"), hasExtra ? item("extra", "treeExtra") : null);
 }

@@ -36,7 +36,9 @@ export async function whatIf(panel, signal) {
     look(whatIfWanted(), signal),
     isOther ? request("/v1/explain", { source: state.source2, ...options(), attention: [], alternatives: 8 }, signal) : null,
   ]);
-  fill(panel, letters(), isOther ? changed(found, other) : null, h("h3", {}, t("switchOff")), switches(found), sideBySide(found));
+  const results = h("div", { class: "results" }, sideBySide(found));
+  fill(panel, letters(), isOther ? changed(found, other) : null,
+    h("div", { class: "workbench" }, h("div", {}, h("h3", {}, t("switchOff")), switches(found)), state.off.length ? outcome(found) : null, results));
   return null;
 }
 
@@ -105,13 +107,20 @@ function bars(step) {
   return h("div", { class: "mini-bars" }, step.alternatives.map((each) => h("div", { class: each.id === step.id ? "mini-bar chosen" : "mini-bar", vars: { "--share": Math.exp(each.logprob).toFixed(3) } }, h("bdi", {}, nameOf(each)), h("span", {}, percent(Math.exp(each.logprob))))));
 }
 
+const isAsServed = ({ ablated, hypotheses, target }) => ablated.text === (hypotheses?.[0]?.text ?? target.text);
+
+/** The answer in a line, which stays at the window's edge where the switches leave no room for the results. */
+function outcome(found) {
+  return h("p", { class: "outcome" }, h("span", { class: "label" }, t("without", { n: state.off.length })), h("bdi", { class: isAsServed(found) ? "" : "error" }, found.ablated.text || t("empty")));
+}
+
 function sideBySide(found) {
   const { ablated } = found;
   const sum = (steps) => steps.reduce((all, step) => all + step.logprob, 0);
   const column = (title, text, list, note) => h("div", { class: "column" }, h("h3", {}, title), h("p", { class: "tokens large", dir: "auto" }, text || t("empty")),
     h("p", { class: "faint small" }, t("sameTarget")), steps(list, found.steps), h("p", { class: "faint small" }, t("total", { sum: number(sum(list), 3), mean: number(sum(list) / list.length, 3) })), bars(list[at(list)]), note);
-  const isSame = ablated.text === (found.hypotheses?.[0]?.text ?? found.target.text);
+  const isSame = isAsServed(found);
   const note = state.off.length ? h("p", { class: isSame ? "faint" : "error" }, t(isSame ? "sameOutput" : "otherOutput")) : h("p", { class: "faint" }, t("nothingOff"));
   return h("div", { class: "pair", role: "group", "aria-label": t("sideBySide") },
-    column(t("asServed"), found.target.text, found.steps, null), column(t("without", { n: state.off.length }), ablated.text, ablated.steps, note));
+    column(t("asServed"), found.target.text, found.steps, null), column(state.off.length ? t("without", { n: state.off.length }) : t("withoutNone"), ablated.text, ablated.steps, note));
 }

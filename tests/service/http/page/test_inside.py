@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -32,6 +33,22 @@ def page(driver: Any, port: int) -> Iterator[Page]:
     assert found.log() == []
 
 
+@contextmanager
+def window(page: Page, width: int) -> Iterator[None]:
+    """A window of that many pixels across, and 900 high."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        yield
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def box(page: Page, selector: str) -> dict[str, float]:
+    """Where an element is in the window."""
+    return dict(page.run("return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()", selector))
+
+
 def test_a_first_visit_shows_a_result_and_typing_replaces_it(page: Page) -> None:
     page.open()
     explained(page)
@@ -51,11 +68,13 @@ def test_the_map_has_every_layer_and_head_and_plays_step_by_step(page: Page) -> 
     assert len(page.all(".diagram .layer")) == 6
     assert len(page.all(".diagram .head-map")) == 4 * (4 + 2 + 2)
     assert len(page.all(".diagram .stream")) == (1 + 2 * 4) + (1 + 3 * 2)
-    assert page.texts(".stack:last-child .flow-token.later") == ["AH0", "S", "AA1", "D"]
+    assert len(page.all(".diagram .stack > .norm")) == 2  # pre-norm: each stack ends with one
+    assert "256 → 73" in page.text(".stack:nth-child(2)")  # the linear layer
+    assert page.texts(".stack:nth-child(2) .flow-token.later") == ["AH0", "S", "AA1", "D"]
     page.run("const s = document.querySelector('.stepper input'); s.value = 6; s.dispatchEvent(new Event('input'))")
     assert page.all(".flow-token.later") == []
     assert page.text(".mini-bar.chosen bdi") == "⟨end⟩"
-    page.click(".stack:last-child .block:last-child .block-name")  # the softmax
+    page.click(".stack:nth-child(2) .block:last-child .block-name")  # the softmax
     page.until(lambda: page.texts(".crumb") == ["start", "F", "AH0", "S", "AA1", "D"])
 
 
@@ -96,6 +115,28 @@ def test_parts_that_are_switched_off_change_the_answer_beside_the_served_one(pag
     page.until(lambda: len(set(page.texts("#panel .pair .tokens"))) == 1)
 
 
+def test_the_switches_and_what_they_do_are_seen_together(page: Page) -> None:
+    with window(page, 1200):
+        page.open(source="facade", tab="whatif", off=["layer encoder 1"])
+        page.until(lambda: page.all(".results .mini-bar"))
+        switches, results = (box(page, each) for each in (".switches", ".results"))
+        assert results["left"] >= switches["right"]
+        assert not page.one(".outcome").is_displayed()
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_on_a_phone_the_answer_stays_in_the_window_while_a_part_is_switched_off(page: Page, width: int) -> None:
+    with window(page, width):
+        page.open(source="facade", tab="whatif")
+        page.click("[aria-label='encoder 2, feed-forward']")
+        page.until(lambda: page.all(".outcome bdi"))
+        page.run("document.querySelector('.switches').scrollIntoView()")
+        assert 0 < box(page, ".outcome")["bottom"] <= 900
+        assert page.text(".outcome bdi") == page.texts("#panel .pair .tokens")[1]
+        heights = page.run("return [...document.querySelectorAll('.switches .toggle')].map((x) => x.clientHeight)")
+        assert max(heights) < 48  # no name is broken into letters
+
+
 def test_another_letter_is_answered_beside_the_text(page: Page) -> None:
     page.open(source="tear", source2="tier", tab="whatif")
     page.until(lambda: page.texts("#panel .given") == ["tear", "tier"])
@@ -108,6 +149,18 @@ def test_embeddings_have_neighbours_a_plane_and_positions_that_turn(page: Page) 
     assert set(page.texts(".point.used text")) == {"F", "AH0", "S", "AA1", "D", "⟨end⟩"}
     assert page.text(".nearest > div:last-child tr:nth-child(4) .near bdi") in ("AA2", "AE1", "AO1")  # of AA1
     assert "172°" in page.text(".turn")
+
+
+def test_names_in_the_plane_do_not_cover_each_other(page: Page) -> None:
+    page.open(source="facade", tab="embeddings")
+    page.until(lambda: page.all(".plane"))
+    boxes = page.run(
+        "return [...document.querySelectorAll('.point:not(.used) text')].map((x) => x.getBoundingClientRect())"
+        ".map((x) => [x.left + 1, x.right - 1, x.top + 2, x.bottom - 2])"
+    )
+    assert len(boxes) > 60  # of 66
+    pairs = [(a, b) for i, a in enumerate(boxes) for b in boxes[:i]]
+    assert not [1 for a, b in pairs if a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]]
 
 
 def test_the_next_token_opens_at_the_least_certain_one(page: Page) -> None:
@@ -139,11 +192,9 @@ def test_a_node_of_the_beam_has_its_probability_and_the_search_its_end(page: Pag
     assert all(re.fullmatch(r"[\d.]+ %", text) for text in page.texts(".tree .chance"))
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [360, 390, 1200])
 def test_no_view_is_wider_than_the_window_and_all_tabs_are_seen(page: Page, width: int) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    try:
+    with window(page, width):
         page.open(source="internationalization")
         for tab in TABS:
             page.click(f"#tab-{tab}")
@@ -153,8 +204,6 @@ def test_no_view_is_wider_than_the_window_and_all_tabs_are_seen(page: Page, widt
             "return [...document.querySelectorAll('[role=tab]')].map((x) => x.getBoundingClientRect().right)"
         )
         assert max(edges) <= width
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_page_stays_within_its_budget(page: Page) -> None:

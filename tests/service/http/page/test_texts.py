@@ -114,3 +114,16 @@ def test_a_source_that_is_too_long_is_refused_in_a_sentence(driver: Any, port: i
     page.open(source=LONG * 3)
     page.until(lambda: "this model reads at most 511" in page.text("#error"))
     page.log()  # Chromium logs the status 422
+
+
+def test_columns_of_a_narrow_model_are_four_different_ones(page: Page) -> None:
+    page.open(source="hello", target=HELLO, tab="embeddings", column=20)  # of 16
+    explained(page)
+    page.until(lambda: page.all(".key.line"))
+    assert page.texts(".key.line") == [f"column {n}" for n in range(12, 16)]
+
+
+def test_tokens_so_far_are_shown_as_in_the_output(page: Page) -> None:
+    page.open(source="hello", target=TOKENIZER.pieces(CHARACTER), tab="next", walk=TOKENIZER.pieces(CHARACTER))
+    explained(page)
+    page.until(lambda: page.texts(".crumb") == ["start", "<0xE6>", "<0xB0>", "<0xB4>"])
