@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from attendant import kernels
+
+if sanitized := os.environ.get("ATTENDANT_SANITIZED_LIBRARY"):  # of tests.kernels.sanitized
+    kernels.FILE = Path(sanitized)
+
 # Threads of OpenMP that spin while they wait make a test take minutes wherever another process uses the processors.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
