@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from deploy.nginx import PATIENCE, free_port, wait_until_it_listens
+from deploy.nginx import free_port, until_ended
 
 CONFIGURATION = Path(__file__).parent / "proxies" / "haproxy.cfg"
 
@@ -28,13 +27,8 @@ def haproxy(servers: Sequence[int]) -> Iterator[int]:
     with tempfile.TemporaryDirectory() as directory:
         port, file = free_port(), Path(directory, "haproxy.cfg")
         file.write_text(configuration(servers, port), encoding="utf-8")
-        process = subprocess.Popen([found, "-db", "-q", "-f", str(file)], stderr=subprocess.PIPE, text=True)
-        try:
-            wait_until_it_listens(port, process)
+        with until_ended([found, "-db", "-q", "-f", str(file)], port, Path(directory, "log")):
             yield port
-        finally:
-            process.terminate()
-            process.communicate(timeout=PATIENCE)
 
 
 def configuration(servers: Sequence[int], port: int) -> str:

@@ -31,13 +31,8 @@ def nginx(servers: Sequence[int]) -> Iterator[int]:
         port = free_port()
         Path(directory, "nginx.conf").write_text(_whole(configuration(servers, port)), encoding="utf-8")
         command = [found, "-p", directory, "-c", "nginx.conf", "-e", "stderr"]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        try:
-            wait_until_it_listens(port, process)
+        with until_ended(command, port, Path(directory, "log")):
             yield port
-        finally:
-            process.terminate()
-            process.communicate(timeout=PATIENCE)
 
 
 def configuration(servers: Sequence[int], port: int) -> str:
@@ -59,11 +54,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until_it_listens(port: int, process: subprocess.Popen[str]) -> None:
+@contextlib.contextmanager
+def until_ended(command: list[str], port: int, log: Path) -> Iterator[None]:
+    """A proxy that listens. What it says goes to a file: a pipe that nobody reads would stop it when it is full."""
+    with log.open("wb") as said:
+        process = subprocess.Popen(command, stderr=said)
+    try:
+        _wait_until_it_listens(port, process, log)
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.02)
     process.kill()
-    raise RuntimeError(f"{process.args[0]} does not listen: {process.communicate()[1]}")  # type: ignore[index]
+    raise RuntimeError(f"{process.args[0]} does not listen: {log.read_text(encoding='utf-8')}")  # type: ignore[index]

@@ -4,12 +4,13 @@
 
 Each proxy runs with our configuration (deploy/proxies). Clients keep their connections and ask for texts, searches and
 streams; each answer must be that of an idle service. A server is stopped by SIGTERM, must end with 0, is started again
-at its port, and when it is ready the other one follows.
+at its port, and when it is ready and the proxy has had time to see it, the other one follows.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import subprocess
@@ -17,10 +18,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from bench.http.servers import HOST, ROOT, free_port
 from bench.reliability.watch import ask
@@ -30,6 +31,7 @@ from deploy import haproxy, nginx
 MODULE = "bench.reliability.rolling"
 CLIENTS = 6
 WITHIN = 120.0  # seconds for a server to be ready, or to end
+SETTLE = 2.0  # seconds after a server is ready, in which a proxy that checks it (every 0.5 s) sees that too
 BODIES: list[dict[str, Any]] = [
     {"inputs": "attendant"},
     {"inputs": ["transformer", "facade"] * 8, "beam_size": 8, "num_hypotheses": 2},
@@ -42,6 +44,15 @@ PROXIES: dict[str, tuple[Callable[[], str | None], Proxy]] = {
     "nginx": (nginx.program, nginx.nginx),
     "HAProxy": (haproxy.program, haproxy.haproxy),
 }
+
+
+class Process(Protocol):
+    def terminate(self) -> None: ...
+
+    def wait(self, timeout: float) -> int: ...
+
+
+Start = Callable[[int], Process]
 
 
 @dataclass
@@ -71,28 +82,24 @@ def main() -> None:
     sys.exit(any(row["wrong"] for row in rows))
 
 
-def restart(name: str, restarts: int, clients: int = CLIENTS) -> dict[str, Any]:
+def restart(name: str, restarts: int, clients: int = CLIENTS, starting: Start | None = None) -> dict[str, Any]:
     """What clients of this proxy saw while its two servers were restarted by turns."""
+    starting = starting or start
     ports = [free_port(), free_port()]
-    processes = [start(port) for port in ports]
+    processes = [starting(port) for port in ports]
     try:
         for port in ports:
             wait_until_ready(port)
         with PROXIES[name][1](ports) as port:
             load = Load([Client(port).ask(body) for body in BODIES])
-            threads = [threading.Thread(target=_ask, args=(port, load, first)) for first in range(clients)]
-            for thread in threads:
-                thread.start()
-            for turn in range(restarts):
-                time.sleep(0.5)
-                processes[turn % 2].terminate()
-                code = processes[turn % 2].wait(WITHIN)
-                load.wrong += [f"a server ended with {code}"] if code else []
-                processes[turn % 2] = start(ports[turn % 2])
-                wait_until_ready(ports[turn % 2])
-            load.stop.set()
-            for thread in threads:
-                thread.join()
+            with asking(port, load, clients):
+                for turn in range(restarts):
+                    time.sleep(SETTLE)
+                    processes[turn % 2].terminate()
+                    code = processes[turn % 2].wait(WITHIN)
+                    load.wrong += [f"a server ended with {code}"] if code else []
+                    processes[turn % 2] = starting(ports[turn % 2])
+                    wait_until_ready(ports[turn % 2])
     finally:
         for process in processes:
             process.terminate()
@@ -100,6 +107,20 @@ def restart(name: str, restarts: int, clients: int = CLIENTS) -> dict[str, Any]:
     outcomes = dict(sorted(load.outcomes.items()))
     requests = sum(outcomes.values())
     return {"name": name, "restarts": restarts, "requests": requests, "outcomes": outcomes, "wrong": load.wrong[:5]}
+
+
+@contextlib.contextmanager
+def asking(port: int, load: Load, clients: int) -> Iterator[None]:
+    """Clients that ask until the block ends, whatever ends it."""
+    threads = [threading.Thread(target=_ask, args=(port, load, first)) for first in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        load.stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def start(port: int) -> subprocess.Popen[bytes]:
@@ -147,6 +168,7 @@ def _ask(port: int, load: Load, first: int) -> None:
             load.outcomes["error"] += 1
             load.wrong.append(f"{BODIES[place]!s:.60}: {type(error).__name__} {error}")
             client.connection.close()
+            time.sleep(0.05)
             continue
         load.outcomes["streamed" if BODIES[place].get("stream") else "whole"] += 1
         if answer != load.expected[place]:
