@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large import-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos overload rolling containers soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
+.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large import-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos overload rolling containers memory soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-soak kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -104,6 +104,10 @@ kernels-check: .venv/all kernels-format ## the kernels' own tests with the compi
 	deploy/need.sh aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
 	deploy/need.sh qemu-aarch64 qemu-user
 	$(BIN)/python -m tests.kernels.native --sanitize address undefined thread --valgrind --arm64
+
+kernels-soak: .venv/all ## 100,000 random shapes against the definitions, and the engine's tests with sanitizers in the kernels; an hour
+	$(BIN)/python -m tests.kernels.shapes
+	$(BIN)/python -m tests.kernels.sanitized
 
 wheel: .venv/all ## the wheel for this platform, in dist, with its manylinux tag
 	rm -rf dist
@@ -264,8 +268,9 @@ conformance: .venv/all ## HTTP/1.1 by the RFCs' paragraphs, 950 cases over raw s
 	$(BIN)/python -m bench.reliability.conformance.run
 
 FUZZ_INPUTS ?= 20000
-fuzz: .venv/all ## raw HTTP (100,000 mutations) and FUZZ_INPUTS of every file that is read; half an hour
+fuzz: .venv/all ## raw HTTP (100,000 mutations), JSON bodies (50,000), and FUZZ_INPUTS of every file that is read; half an hour
 	$(BIN)/python -m bench.reliability.fuzz.raw_http
+	$(BIN)/python -m bench.reliability.fuzz.json_bodies
 	$(BIN)/python -m bench.reliability.fuzz.files --inputs $(FUZZ_INPUTS)
 
 chaos: .venv/all ## faults in a service under load, from clients that vanish to SIGKILL; three minutes
@@ -282,6 +287,9 @@ rolling: .venv/all ## two servers behind nginx and HAProxy, restarted by turns u
 containers: .venv/all ## faults of the image in a Docker engine: limits, restarts, memory, stops, a full /tmp; after make image-check; ten minutes
 	deploy/need.sh haproxy haproxy
 	$(BIN)/python -m bench.reliability.containers
+
+memory: .venv/all ## the largest requests that the limits admit, all at once, under the shipped memory limit; LARGE=yes: also NLLB-600M's shape
+	$(BIN)/python -m bench.reliability.memory $(if $(LARGE),--large)
 
 soak: .venv/all ## an hour of every route, with reloads and clients that leave: memory, descriptors, latency and answers stay as they were
 	$(BIN)/python -m bench.reliability.soak

@@ -1,7 +1,7 @@
 """The largest requests that the settings admit, all at once: what the image must live through under its memory limit.
 
 Bodies that arrive and never end, plain and compressed; bodies that become the most objects; explanations of the longest
-texts; and the largest answers, of which nobody reads a byte.
+texts; and the largest answers, hypotheses and whole vocabularies, of which nobody reads a byte.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 CONNECTIONS = 850  # at once: a few less than max_connections, for the questions in between
 HOLD_SECONDS = 15.0  # for which connections are kept open, unread
 PATIENCE = 120.0  # seconds until the server must answer again
-KINDS = ("arriving", "compressed", "nested", "explained", "unread")
+KINDS = ("arriving", "compressed", "nested", "explained", "vocabulary", "unread")
 
 
 def request(path: str, body: bytes, *lines: bytes, missing: int = 0) -> bytes:
@@ -34,9 +34,9 @@ def request(path: str, body: bytes, *lines: bytes, missing: int = 0) -> bytes:
     return whole[: len(whole) - missing]
 
 
-def requests(limits: dict[str, Any]) -> dict[str, bytes]:
-    """One of each kind, as large as the limits of /v1/info allow."""
-    size, source = limits["max_body_bytes"], "a" * limits["max_source_length"]
+def requests(limits: dict[str, Any], token: str = "a") -> dict[str, bytes]:
+    """One of each kind, as large as the limits of /v1/info allow; `token` is one of the source, repeated in a text."""
+    size, source = limits["max_body_bytes"], (token * limits["max_source_length"]).strip()
     padded = b'{"inputs": "a"' + b" " * (size - 15) + b"}"
     nested = b'{"inputs": [' + b",".join([b"{}"] * ((size - 20) // 3)) + b"]}"
     explained = {"source": source, "attention": ["encoder", "decoder", "cross"], "alternatives": 100, "min_length": 1}
@@ -48,19 +48,20 @@ def requests(limits: dict[str, Any]) -> dict[str, bytes]:
         "compressed": request("/v1/generate", gzip.compress(padded), b"content-encoding: gzip", missing=4),
         "nested": request("/v1/generate", nested),
         "explained": request("/v1/explain", json.dumps(explained).encode()),
+        "vocabulary": request("/v1/next-token", json.dumps({"source": source, "top_k": 0}).encode()),
         "unread": request("/v1/generate", json.dumps(unread).encode()),
     }
 
 
-def survive(url: str, alive: Callable[[], bool]) -> tuple[bool, str]:
+def survive(url: str, alive: Callable[[], bool], token: str = "a") -> tuple[bool, str]:
     """Whether the server lives through each kind alone and all at once, and answers as before; and what was found."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, CONNECTIONS + 200)), hard))
-    sent = requests(json.loads(get(f"{url}/v1/info"))["limits"])
+    sent = requests(json.loads(get(f"{url}/v1/info"))["limits"], token)
     found = []
     for kinds in (*((kind,) for kind in KINDS), KINDS):
         found += [f"{kind} {statuses}" for kind, statuses in overload(url, sent, kinds).items()]
-        if not alive() or not answers(url):
+        if not alive() or not answers(url, token):
             return False, f"it did not live through {' and '.join(kinds)}; {'; '.join(found)}"
     resident = re.findall(r"^process_resident_memory_bytes (\S+)$", get(f"{url}/metrics"), re.MULTILINE)
     found.append(f"{float(resident[0]) / 1e6:.0f} MB are resident afterwards" if resident else "")
@@ -72,12 +73,12 @@ def get(url: str, body: bytes | None = None) -> str:
         return str(answer.read().decode())
 
 
-def answers(url: str) -> bool:
+def answers(url: str, token: str = "a") -> bool:
     """Whether it answers a small request, once it has had time to look at the large ones."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         with suppress(OSError):
-            get(f"{url}/v1/generate", b'{"inputs": "attendant"}')
+            get(f"{url}/v1/generate", json.dumps({"inputs": token.strip(), "max_length": 9}).encode())
             return True
         time.sleep(0.5)
     return False

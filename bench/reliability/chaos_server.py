@@ -1,15 +1,20 @@
-"""`attendant serve` with steps that can be made to fail: the process that `bench.reliability.chaos` breaks.
+"""`attendant serve` with faults at a switch: the process that `bench.reliability.chaos` breaks.
 
     python -m bench.reliability.chaos_server BUNDLE DIRECTORY
 
-The file DIRECTORY/fault names what happens to the steps of the engine from then on: `raise`, `hang` (three seconds),
-`nan`, `slow`. Without the file they are as ever.
+The file DIRECTORY/fault names what happens from then on: to the steps of the engine `raise`, `hang` (three seconds),
+`nan`, `slow`; `disk`: no file of the bundle can be opened; `threads`: none starts; `clock`: the time of day jumps.
+Without the file all is as ever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +29,7 @@ from attendant.service.settings import Settings
 
 HANG_SECONDS = 3.0
 SLOW_SECONDS = 0.05
+DAY = 86_400.0  # seconds
 
 
 def break_steps(switch: Path) -> None:
@@ -51,6 +57,38 @@ def break_steps(switch: Path) -> None:
     Runner.steps_in_compiled_code = property(in_compiled_code)  # type: ignore[assignment,method-assign]
 
 
+def break_disk(switch: Path, bundle: Path) -> None:
+    """An audit hook that raises makes the call fail which it is told of."""
+    inside = f"{bundle}{os.sep}"
+
+    def opened(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).startswith(inside) and _fault(switch) == "disk":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(arguments[0]))
+
+    sys.addaudithook(opened)
+
+
+def break_threads(switch: Path) -> None:
+    start = threading.Thread.start
+
+    def broken_start(thread: threading.Thread) -> None:
+        if _fault(switch) == "threads":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = broken_start  # type: ignore[method-assign]
+
+
+def break_clock(switch: Path) -> None:
+    """A day ahead in every second call."""
+    now, calls = time.time, itertools.count()
+
+    def jumping() -> float:
+        return now() + DAY * (next(calls) % 2 if _fault(switch) == "clock" else 0)
+
+    time.time, time.time_ns = jumping, lambda: int(1e9 * jumping())
+
+
 def _fault(switch: Path) -> str:
     with contextlib.suppress(OSError):
         return switch.read_text().strip()
@@ -59,10 +97,12 @@ def _fault(switch: Path) -> str:
 
 def main() -> None:
     bundle, directory = Path(sys.argv[1]), Path(sys.argv[2])
-    break_steps(directory / "fault")
-    settings = Settings(
-        bundle=bundle, port=0, log_level="error", header_seconds=2, body_seconds=2, send_seconds=2, grace_seconds=20
-    )
+    switch = directory / "fault"
+    break_steps(switch)
+    break_disk(switch, bundle)
+    break_threads(switch)
+    break_clock(switch)
+    settings = Settings(bundle=bundle, port=0, header_seconds=2, body_seconds=2, send_seconds=2, grace_seconds=20)
     Server(settings, announce=lambda line: print(line, flush=True), settle=garbage.settle).run()
 
 

@@ -6,13 +6,16 @@ python -m bench.reliability.report
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.report.record import RESULTS
 
 PAGE = RESULTS.parent.parent / "docs" / "reliability.md"
+OPERATIONS = PAGE.with_name("operations.md")
+BEGIN, END = "<!-- python -m bench.reliability.report -->\n", "<!-- end -->\n"
+MEMORY = "memory_limit.json"
 INTRODUCTION = """\
 # Reliability
 
@@ -44,6 +47,16 @@ def fuzz_http(record: Record) -> str:
     )
 
 
+def fuzz_json(record: Record) -> str:
+    (row,) = record["rows"]
+    statuses = ", ".join(f"{count:,} x {status}" for status, count in row["statuses"].items())
+    return (
+        f"{row['inputs']:,} bodies by a grammar, deep, huge, with keys twice, wrong types and numbers at every edge,\n"
+        f"to every route that takes JSON: {row['faults']} faults; answers {statuses}.\n"
+        f"Resident memory changed by {row['grown_mb']:+.1f} MiB after the first tenth of them."
+    )
+
+
 def fuzz_files(record: Record) -> str:
     rows = [[row["name"], f"{row['inputs']:,}", row["faults"]] for row in record["rows"]]
     text = "Mutations of every kind of file that is read: refused with an error that its caller knows, or read whole."
@@ -54,12 +67,13 @@ def chaos(record: Record) -> str:
     rows = []
     for row in record["rows"]:
         outcomes = ", ".join(f"{count:,} x {each}" for each, count in row["outcomes"].items())
-        rows.append([row["name"], f"{row['requests']:,}", outcomes, "; ".join(row["wrong"]) or "none"])
+        reloads = ", ".join(f"{count} {each}" for each, count in row.get("reloads", {}).items())
+        rows.append([row["name"], f"{row['requests']:,}", outcomes, reloads, "; ".join(row["wrong"]) or "none"])
     text = (
         "Six clients ask while one fault happens; then all must be as before: the same answers, gauges at zero, as\n"
         "many requests counted as answered. `cut`: the connection ended without an answer, where the fault does that."
     )
-    return f"{text}\n\n{table(['fault', 'requests', 'outcomes', 'lost or wrong'], rows)}"
+    return f"{text}\n\n{table(['fault', 'requests', 'outcomes', 'reloads', 'lost or wrong'], rows)}"
 
 
 def overload(record: Record) -> str:
@@ -92,6 +106,39 @@ def rolling(record: Record) -> str:
     return f"{text}\n\n{table(['proxy', 'restarts', 'requests', 'errors', 'lost or wrong'], rows)}"
 
 
+def containers(record: Record) -> str:
+    rows = []
+    for row in record["rows"]:
+        found = "; ".join(f"{what}: {_shown(value)}" if value != "" else what for what, value in row["found"].items())
+        rows.append([row["name"], found, "; ".join(row["wrong"]) or "none"])
+    text = (
+        "The image in a Docker engine, its limits held by the kernel, on the loopback of one machine. Images of\n"
+        "others could not be pulled there: that of Prometheus was made from Debian's package under Compose's name."
+    )
+    return f"{text}\n\n{table(['check', 'found', 'wrong'], rows)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{count:,} x {each}" for each, count in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def shapes(record: Record) -> str:
+    rows = [[row["name"], f"{row['shapes']:,}", row["faults"]] for row in record["rows"]]
+    text = "Random shapes of every layer's operator, in f32 and int8, against its definition in numpy."
+    return f"{text}\n\n{table(['operator', 'shapes', 'faults'], rows)}"
+
+
+def memory(record: Record) -> str:
+    """The table of docs/operations.md."""
+    heads = ["model", "limit, MB", "ready", "at most", "afterwards", "statuses of each kind"]
+    names = ["what", "limit_mb", "ready_mb", "peak_mb", "afterwards_mb", "found"]
+    return table(heads, [[row[name] for name in names] for row in record["rows"]])
+
+
 def soak(record: Record) -> str:
     (row,) = record["rows"]
     descriptors, threads = row["descriptors"], row["threads"]
@@ -114,10 +161,13 @@ def soak(record: Record) -> str:
 SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "conformance.json": ("HTTP/1.1", conformance),
     "fuzz_http.json": ("Fuzz: raw HTTP", fuzz_http),
+    "fuzz_json.json": ("Fuzz: JSON", fuzz_json),
     "fuzz_files.json": ("Fuzz: files", fuzz_files),
     "overload.json": ("Twice the capacity", overload),
     "chaos.json": ("Faults", chaos),
     "rolling.json": ("Rolling restarts", rolling),
+    "containers.json": ("Containers", containers),
+    "kernel_shapes.json": ("Kernels", shapes),
     "soak.json": ("Soak", soak),
 }
 
@@ -131,20 +181,30 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 def page(results: Path) -> str:
     parts = [INTRODUCTION]
     for name, (title, make) in SECTIONS.items():
-        for path in sorted(results.glob(f"*/{name}")):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            machine = record["machine"]
-            facts = (
-                f"`{record['command']}`, {record['date']}, version {record['versions']['attendant']}, on "
-                f"{machine['cpu']}, {machine['cores']} cores."
-            )
-            parts.append(f"## {title}\n\n{make(record)}\n\n{facts}\n")
+        parts += [f"## {title}\n\n{each}\n" for each in _made(results, name, make)]
     return "\n".join(parts)
+
+
+def with_memory(operations: str, results: Path) -> str:
+    """docs/operations.md with the table of the largest requests between its marks."""
+    begin, rest = operations.split(BEGIN)
+    _, end = rest.split(END, 1)
+    return "".join([begin, BEGIN, "\n", *(f"{each}\n\n" for each in _made(results, MEMORY, memory)), END, end])
+
+
+def _made(results: Path, name: str, make: Callable[[Record], str]) -> Iterator[str]:
+    """What is made of each machine's record of this name, with its command, day and machine."""
+    for path in sorted(results.glob(f"*/{name}")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        machine, version = record["machine"], record["versions"]["attendant"]
+        facts = f"{record['date']}, version {version}, on {machine['cpu']}, {machine['cores']} cores."
+        yield f"{make(record)}\n\n`{record['command']}`, {facts}"
 
 
 def main() -> None:
     PAGE.write_text(page(RESULTS), encoding="utf-8")
-    print(PAGE)
+    OPERATIONS.write_text(with_memory(OPERATIONS.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
+    print(PAGE, OPERATIONS)
 
 
 if __name__ == "__main__":

@@ -80,13 +80,19 @@ def main() -> None:
 def run(seconds: float, clients: int, reload_seconds: float, rounds: int = ROUNDS) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         models = Path(temporary) / "models"
-        for name in MODELS:
-            shutil.copytree(DEFAULT_BUNDLE, models / name)
-        glossaries = models / "alpha.glossaries"
-        glossaries.mkdir()
-        (glossaries / "animals.tsv").write_text(GLOSSARY)
+        glossary = write_models(models)
         with serving(arguments(models), environment()) as server:
-            return _soak(server, glossaries / "animals.tsv", seconds, clients, reload_seconds, rounds)
+            return _soak(server, glossary, seconds, clients, reload_seconds, rounds)
+
+
+def write_models(models: Path) -> Path:
+    """Copies of the embedded bundle, by the names that the requests give; the glossary of one of them."""
+    for name in MODELS:
+        shutil.copytree(DEFAULT_BUNDLE, models / name)
+    glossary = models / "alpha.glossaries" / "animals.tsv"
+    glossary.parent.mkdir()
+    glossary.write_text(GLOSSARY)
+    return glossary
 
 
 def arguments(models: Path) -> list[str]:

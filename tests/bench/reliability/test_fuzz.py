@@ -6,14 +6,16 @@ import asyncio
 import base64
 import dataclasses
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.reliability.fuzz import files, raw_http, readers
+from bench.reliability.fuzz import files, json_bodies, raw_http, readers
 from bench.reliability.fuzz.mutate import mutated
 from bench.reliability.fuzz.reader import call, written
+from bench.reliability.watch import gauges_at_rest
 from tests.support.serving import Running, running, wait_for
 
 INPUTS = 40  # of each reader, of slow ones fewer
@@ -104,3 +106,27 @@ def test_every_kept_input_has_a_reader() -> None:
     assert len(READER_OF) == len(readers.READERS)
     assert Path(__file__).parent / "inputs" == files.KEPT
     assert Path(__file__).parent / "requests" == raw_http.KEPT
+
+
+def test_the_grammar_of_bodies_is_as_seeded_and_reaches_every_kind_of_value() -> None:
+    sent = list(json_bodies.inputs(3, 400))
+    assert sent == list(json_bodies.inputs(3, 400)) != list(json_bodies.inputs(4, 400))
+    whole = b"".join(body for _, body in sent)
+    assert all(each.encode("utf-8", "surrogatepass") in whole for each in json_bodies.NUMBERS)
+    assert len({path for path, _ in sent}) >= 9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it serves in a process of its own")
+def test_bodies_by_the_grammar_leave_a_server_as_it_was(tmp_path: Path) -> None:
+    with json_bodies.served(tmp_path / "models") as server:
+        tried = asyncio.run(json_bodies.fuzz(server.port, 200, seed=5))
+        assert tried.faults == []
+        assert tried.statuses[200] > 0 < tried.statuses[400] + tried.statuses[422]
+        assert gauges_at_rest(server.port)
+
+
+def test_a_server_error_and_an_answer_that_is_no_json_are_faults() -> None:
+    assert json_bodies.judged(200, b"{}") == json_bodies.judged(504, b'{"error": {"type": "timeout"}}') == ""
+    assert json_bodies.judged(500, b'{"error": {}}').startswith("500")
+    assert "no JSON" in json_bodies.judged(400, b"<html>")
+    assert "without an error" in json_bodies.judged(422, b"{}")
