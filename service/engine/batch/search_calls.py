@@ -60,7 +60,8 @@ def is_plain(job: Job) -> bool:
         or job.finished
         or not isinstance(search, GenerateSearch)
         or isinstance(search, SampleSearch)
-        or search.needs_all()
+        or not search.is_plain()
+        or search.wanted() > MAX_GRAPH_TOP_K
         or len(search.live) != 1
     )
 

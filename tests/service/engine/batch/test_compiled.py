@@ -20,6 +20,9 @@ from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, Encoded, Encode
 from attendant.service.engine.batch.runner import StepOutputs
 from attendant.service.engine.batch.search_calls import ADMISSION, NO_OPTIONS
 from attendant.service.engine.observer import EngineObserver
+from attendant.service.engine.search.constraints.constraints import Constraints
+from attendant.service.engine.search.constraints.forbidden import Forbidden, chain
+from attendant.service.engine.search.constraints.terms import Form, Term
 from attendant.service.engine.search.search import Row, Search, SpecialIds
 from attendant.service.engine.tasks import Generate, Options, Score, Task, Timing
 from tests.support.engines import Callback
@@ -124,8 +127,15 @@ def tasks() -> st.SearchStrategy[Task]:
     several = st.builds(Options, beam_size=st.just(4), num_hypotheses=st.integers(1, 4), max_length=st.integers(1, 12))
     samples = st.builds(Options, temperature=st.just(1.5), num_hypotheses=st.integers(1, 3), max_length=st.just(6))
     penalised = st.builds(Options, beam_size=st.integers(1, 3), no_repeat_ngram_size=st.just(2), max_length=st.just(8))
-    options = plain | plain | several | samples | penalised
+    repeated = st.builds(Options, repetition_penalty=st.sampled_from([0.5, 1.7]), max_length=st.just(8))
+    options = plain | plain | several | samples | penalised | repeated
+    phrase = st.lists(st.integers(3, 8), min_size=1, max_size=2).map(tuple)
+    constrained = st.builds(Constraints, forbidden=st.lists(phrase.map(chain), min_size=1, max_size=3).map(Forbidden))
+    with_terms = st.builds(Constraints, terms=phrase.map(lambda ids: (Term((Form(ids, ""),)),)))
+    wide = st.builds(Options, beam_size=st.integers(2, 5), max_length=st.integers(3, 12))
     return st.one_of(
+        st.builds(Generate, source=source, options=plain, constraints=constrained),
+        st.builds(Generate, source=source, options=wide, constraints=with_terms),
         st.builds(Generate, source=source, options=options, prefix=st.sampled_from([(), (), (4,)])),
         st.builds(Generate, source=source, options=plain),
         st.builds(Score, source=source, target=source),
