@@ -138,9 +138,10 @@ def mapped_weights(*graphs: Path) -> dict[str, Any]:
     for graph in graphs:
         for name, where in stored_weights(graph).items():
             path = graph.parent / where.location
+            count = np.dtype(where.kind).itemsize * math.prod(where.shape)
+            _check_size(path, where.offset + count)
             if path not in files:
                 files[path] = np.memmap(path, np.uint8, "r")
-            count = np.dtype(where.kind).itemsize * math.prod(where.shape)
             values = files[path][where.offset : where.offset + count].view(where.kind).reshape(where.shape)
             found[name] = ort.OrtValue.ortvalue_from_numpy(values)
     return found
@@ -153,9 +154,15 @@ def shared_weights(*graphs: Path) -> dict[str, Any]:
     for name in set.intersection(*map(set, weights)):
         where = weights[0][name]
         path = graphs[0].parent / where.location
+        _check_size(path, where.offset + np.dtype(where.kind).itemsize * math.prod(where.shape))
         array = np.memmap(path, where.kind, "r", where.offset, where.shape)
         found[name] = ort.OrtValue.ortvalue_from_numpy(array)
     return found
+
+
+def _check_size(path: Path, least: int) -> None:
+    if (size := path.stat().st_size) < least:
+        raise StartError(f"{path} has {size:,} bytes, and its graphs want {least:,}: it was cut short.")
 
 
 def why_no_kernels(provider: str, graphs: Mapping[str, Path]) -> str | None:
