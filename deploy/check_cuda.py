@@ -80,9 +80,10 @@ def main() -> int:
 def install(environment: Path) -> None:
     """The service and its pinned packages, with onnxruntime-gpu in the place of onnxruntime."""
     venv.create(environment, with_pip=True)
-    packages = (ROOT / "deploy" / "requirements.txt").read_text(encoding="utf-8")
+    lines = (ROOT / "deploy" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = "\n".join(line.split()[0] for line in lines if "==" in line)
     listed = environment / "requirements.txt"
-    listed.write_text(packages.replace("onnxruntime==", "onnxruntime-gpu[cuda,cudnn]=="), encoding="utf-8")
+    listed.write_text(pins.replace("onnxruntime==", "onnxruntime-gpu[cuda,cudnn]=="), encoding="utf-8")
     pip = [environment / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "--requirement", listed], check=True)
     subprocess.run([*pip, "--no-deps", ROOT], check=True)

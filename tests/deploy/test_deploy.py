@@ -21,6 +21,7 @@ from attendant.service.http.routes import ENDPOINTS, MODEL_ENDPOINTS
 from attendant.service.http.server import LAST_BYTES_SECONDS
 from attendant.service.settings import Settings
 from attendant.service.watch.metrics import MODEL_STATES, OUTCOMES, RELOAD_OUTCOMES, Metrics
+from deploy.pin_requirements import versions
 from tests.support.children import started
 from tests.support.fake_engine import FakeEngine, make_bundle
 from tests.support.serving import PATIENCE, wait_for
@@ -182,8 +183,9 @@ def test_health_checks_are_python() -> None:
 
 
 def test_the_image_installs_a_pinned_version_of_all_that_serving_needs() -> None:
-    lines = (DEPLOY / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    pins = {re.split("==", line)[0].lower().replace("_", "-") for line in lines if not line.startswith("#")}
-    assert all("==" in line for line in lines if not line.startswith("#"))
+    text = (DEPLOY / "requirements.txt").read_text(encoding="utf-8").replace(" \\\n", "")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    pins = {name.lower().replace("_", "-") for name in versions(text)}
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+(\s+--hash=sha256:[0-9a-f]{64})+", line) for line in lines)
     assert {re.split(r"[<>=\[]", need)[0].lower() for need in PROJECT["dependencies"]} <= pins
     assert not {"torch", "onnx", "matplotlib"} & pins
