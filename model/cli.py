@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def data(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "corpus",
-        choices=["g2p", "tagging", "sentiment", "spelling"],
+        choices=["g2p", "tagging", "sentiment", "spelling", "translation"],
         help=(
             "g2p: English words to phones (the default model's); small synthetic ones: tagging (an output as long as "
-            "the input), sentiment (one label), spelling (digits to words, of any length)"
+            "the input), sentiment (one label), spelling (digits to words, of any length), translation (English "
+            "sentences to German)"
         ),
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")

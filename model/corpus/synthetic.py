@@ -1,8 +1,9 @@
-"""Three small synthetic corpora, one for each kind of sequence task, all as text to text.
+"""Small synthetic corpora for several kinds of sequence task, all as text to text.
 
 tagging     an output as long as the input: 'the old dogs run' -> 'DET ADJ NOUN VERB'
 sentiment   one label: 'the plot was not dull' -> 'positive'
 spelling    any length: '305' -> 'three hundred five'
+translation sentences of another language: translation.py
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from attendant.model.corpus.translation import translation
 from attendant.model.files import write_text
 
 SIZES = {"train": 3000, "valid": 200, "test": 200}  # pairs
+TRAINED = {"translation": 12_000}  # pairs of train.tsv that are more than that
 
 NOUNS = ["dogs", "cats", "walks", "runs", "plans", "visits", "birds", "guards"]
 VERBS = ["see", "like", "walks", "runs", "plans", "visits", "guards", "draws"]  # some are nouns too: position decides
@@ -55,18 +58,19 @@ def make_synthetic(task: str, out: Path) -> dict[str, int]:
     often = OFTEN.get(task, [])  # all in train.tsv
     pairs = dict(often)
     known = len(pairs)
-    while len(pairs) - known + len(often) < sum(SIZES.values()):
+    sizes = SIZES | {"train": TRAINED.get(task, SIZES["train"])}
+    while len(pairs) - known + len(often) < sum(sizes.values()):
         source, target = TASKS[task](rng)
         pairs[source] = target
     drawn = iter(list(pairs.items())[known:])
     out.mkdir(parents=True, exist_ok=True)
-    for part, size in SIZES.items():
+    for part, size in sizes.items():
         chosen = often if part == "train" else []
         chosen = [*chosen, *itertools.islice(drawn, size - len(chosen))]
         if often:
             rng.shuffle(chosen)
         write_text(out / f"{part}.tsv", "".join(f"{source}\t{target}\n" for source, target in chosen))
-    return dict(SIZES)
+    return sizes
 
 
 def tagging(rng: random.Random) -> tuple[str, str]:
@@ -112,4 +116,5 @@ TASKS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
     "tagging": tagging,
     "sentiment": sentiment,
     "spelling": spelling,
+    "translation": translation,
 }

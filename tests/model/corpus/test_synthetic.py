@@ -1,9 +1,10 @@
-"""The three kinds of sequence task, each learnt from its small corpus, exported and served."""
+"""Small synthetic corpora: three kinds of sequence task, each learnt, exported and served; sentences to translate."""
 
 from __future__ import annotations
 
 import itertools
 import random
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from attendant.model.checkpoint import load_trained
 from attendant.model.config import build
 from attendant.model.corpus.pairs import read_pairs
 from attendant.model.corpus.synthetic import ONES, TASKS, make_synthetic, spelled
+from attendant.model.corpus.translation import translation
 from attendant.model.evaluation.evaluate import evaluate_run
 from attendant.model.training.prepare import Plan
 from attendant.model.training.train import train
@@ -26,7 +28,7 @@ TOKENIZERS = {"tagging": ("words", "words"), "sentiment": ("words", "words"), "s
 
 
 @pytest.mark.timeout(600)  # on a machine that is busy with other work
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZERS)
 def test_a_task_is_learnt_to_near_perfection_exported_and_served(task: str, tmp_path: Path) -> None:
     make_synthetic(task, tmp_path)
     steps = {"tagging": 600, "sentiment": 300, "spelling": 800}[task]
@@ -73,6 +75,32 @@ def test_every_number_below_100_is_trained_and_single_digits_often(tmp_path: Pat
     counts = Counter(source for source, _ in read_pairs(tmp_path / "train.tsv"))
     assert all(counts[str(number)] for number in range(100))
     assert all(counts[str(number)] >= 5 for number in range(10))
+
+
+def test_most_sentences_have_the_usual_translation_of_a_word_and_some_the_rarer_one() -> None:
+    rng = random.Random(0)
+    pairs = [translation(rng) for _ in range(4000)]
+    assert all(source[0] in source[0].upper() and source.endswith(".") for source, _ in pairs)
+    assert all(target.endswith(".") for _, target in pairs)
+    houses = [target for source, target in pairs if source.count("house") == 1]
+    rare = sum("Gebäude" in target for target in houses)
+    assert all(("Haus" in target) != ("Gebäude" in target) for target in houses)
+    assert 0 < rare < len(houses) / 2
+
+
+def test_a_translation_has_genders_cases_and_the_verb_in_the_second_place() -> None:
+    rng = random.Random(1)
+    found = [translation(rng) for _ in range(8000)]
+    for english, german in (
+        (r"^A small key is", r"^Ein kleiner Schlüssel ist"),
+        (r"(sells|finds|needs|buys|sees) a small key\b", r"einen kleinen Schlüssel\b"),
+        (r"the old lamp\b", r"[Dd]ie alte Lampe\b"),
+        (r"^Today Peter opens", r"^Heute öffnet Peter"),
+        (r"must read the book\.$", r" muss .*das Buch lesen\.$"),
+    ):
+        translated = [target for source, target in found if re.search(english, source)]
+        assert translated, english
+        assert all(re.search(german, target) for target in translated), english
 
 
 def test_the_three_shapes_of_output() -> None:
