@@ -113,10 +113,12 @@ def create_app(translate: Translate, workers: int) -> FastAPI:
     async def generate(request: Request) -> Response:
         asked = json.loads(await request.body())
         source = [*asked["inputs"].split(), PEER_NAMES[3]]
-        target = await batcher.ask(source, asked.get("beam_size", 1), asked.get("max_length", 256))
+        longest = asked.get("max_length", 256)
+        target = await batcher.ask(source, asked.get("beam_size", 1), longest)
+        ended = len(target) < longest  # the end token, which CTranslate2 leaves out, counts as in our answers
         answer = {
             "outputs": [{"hypotheses": [{"text": " ".join(target), "tokens": target}]}],
-            "usage": {"source_tokens": len(source), "target_tokens": len(target)},
+            "usage": {"source_tokens": len(source), "target_tokens": len(target) + ended},
         }
         return Response(json.dumps(answer), media_type="application/json")
 
