@@ -113,11 +113,17 @@ def load_weights(model: Transformer, path: Path) -> None:
 
 
 def model_of_file(config: ModelConfig, path: Path) -> Transformer:
-    """A model whose weights are the file's own pages: nothing is drawn at random first, and f32 is held once."""
+    """A model whose weights are the file's own pages: f32 is held once."""
+    with torch.device("meta"):
+        wanted = Transformer(config)
+    return model_of(config, _read_weights(wanted, path))
+
+
+def model_of(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
+    """A model with these very weights; nothing is drawn at random first."""
     with torch.device("meta"):
         model = Transformer(config)
-    tensors = _read_weights(model, path)
-    filled = {id(weight): nn.Parameter(tensors[name].float()) for name, weight in model.named_parameters()}
+    filled = {id(weight): nn.Parameter(weights[name].float()) for name, weight in model.named_parameters()}
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             module.register_parameter(name, filled[id(weight)])

@@ -104,10 +104,8 @@ class ImportedModel:
         write_directory(out, fill)
 
     def load(self) -> Transformer:
-        """The model in eval mode."""
-        model = Transformer(self.config)
-        checkpoint.set_weights(model, self.weights)
-        return model.eval()
+        """The model in eval mode; its weights are these, not a copy."""
+        return checkpoint.model_of(self.config, self.weights).eval()
 
 
 def with_embeddings(
@@ -118,8 +116,10 @@ def with_embeddings(
     bias: Tensor | None = None,
 ) -> ModelConfig:
     """Put the source, target and output tables into `weights`, in our order; the options say which are tied."""
-    source, target = layouts[0].table(tables[0]), layouts[1].table(tables[1])
-    output = layouts[1].table(tables[2])
+    one = tables[0] is tables[1] and layouts[0] == layouts[1]  # then no copy is made to be compared
+    source = layouts[0].table(tables[0])
+    target = source if one else layouts[1].table(tables[1])
+    output = target if tables[2] is tables[1] else layouts[1].table(tables[2])
     output_bias = layouts[1].table(torch.zeros(len(tables[2])) if bias is None else bias)
     output_bias[layouts[1].blocked] = NEVER
     shared = source.shape == target.shape and torch.equal(source, target)

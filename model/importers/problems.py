@@ -19,6 +19,7 @@ from attendant.model.errors import UserError
 LARGEST_JSON = 256 * 2**20  # bytes
 LARGEST_SIZE = 2**20  # of features and positions
 MOST_LAYERS = 256
+AT_ONCE = 2**12  # rows of a weight that are looked at together
 T = TypeVar("T")
 # What wraps a model and puts a prefix before the names of its weights: and how to save the model itself.
 WRAPPERS = {
@@ -121,7 +122,7 @@ class Tensors:
     """Another framework's weights by name. One that is never read is a problem too: the model would not be the same."""
 
     def __init__(self, tensors: Mapping[str, Tensor], problems: Problems) -> None:
-        self.tensors, self.problems, self._used = tensors, problems, set[str]()
+        self.tensors, self.problems, self._used = dict(tensors), problems, set[str]()
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -140,15 +141,22 @@ class Tensors:
             self.problems.add(f"the weight {name} is {found} of {tensor.dtype}, not {wanted} of floating point")
             return None
         tensor = tensor.float()
-        if not bool(torch.isfinite(tensor).all()):
+        if not all(bool(part.isfinite().all()) for part in tensor.split(AT_ONCE)):
             self.problems.add(f"the weight {name} holds infinities or what is not a number")
         return tensor
 
     def first(self, names: Iterable[str], *shape: int) -> Tensor | None:
-        """The tensor under the first of the names that is there; the other names are copies of it or absent."""
+        """The tensor under the first of the names that is there; the other names are copies of it or absent.
+
+        Asked for again it is the same one, also where it became f32.
+        """
         names = list(names)
         self._used |= set(names)
-        return self.get(next((name for name in names if name in self.tensors), names[0]), *shape)
+        name = next((name for name in names if name in self.tensors), names[0])
+        tensor = self.get(name, *shape)
+        if tensor is not None:
+            self.tensors[name] = tensor
+        return tensor
 
     def joined(self, names: Iterable[str], *shape: int) -> Tensor | None:
         """Several tensors of one shape, concatenated along the first axis."""

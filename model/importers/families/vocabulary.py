@@ -57,9 +57,10 @@ class Layout:
 
     def table(self, matrix: Tensor) -> Tensor:
         """(V, ...) of the other framework -> (size, ...) in our order."""
-        zero = torch.zeros_like(matrix[:1])
-        index = torch.tensor([row if row != ZEROS else len(matrix) for row in self.rows])
-        return torch.cat([matrix, zero])[index]
+        index = torch.tensor(self.rows)
+        found = matrix[index.clamp_min(0)]
+        found[index == ZEROS] = 0
+        return found
 
 
 def ids_of(entries: Mapping[str, Any], name: str, problems: Problems) -> dict[int, str]:

@@ -164,6 +164,13 @@ def as_imported(model: Transformer, **generation: Any) -> ImportedModel:
     return ImportedModel(model.config, checkpoint.weights_of(model), tokenizer, tokenizer, {}, generation)
 
 
+def test_an_imported_model_holds_its_weights_once() -> None:
+    model = make_model()
+    found = as_imported(model).load()
+    for name, weight in checkpoint.weights_of(found).items():
+        assert weight.data_ptr() == dict(model.named_parameters())[name].data_ptr()
+
+
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_a_model_of_fewer_positions_answers_the_same(positions: str) -> None:
     whole = make_model(max_length=40, positions=positions)
