@@ -287,4 +287,4 @@ def test_the_peer_serves_the_requests_of_the_mix() -> None:
 
     asyncio.run(run())
     assert sent[0]["status"] == 200
-    assert target_tokens(sent[1]["body"]) == len(json.loads(next(MIX.bodies()))["inputs"].split()) + 2  # </s>, and the end
+    assert target_tokens(sent[1]["body"]) == len(json.loads(next(MIX.bodies()))["inputs"].split()) + 2  # </s>, end
