@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import uvicorn
@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from attendant.service.errors import StartError
 from attendant.service.http.guard.record import ANSWER_LEFT, WATCH_DISCONNECT, new_id
+from attendant.service.http.wire.joined import JoinedWrites
 from attendant.service.http.wire.limits import REFUSAL_SECONDS, ConnectionLimits, OverLimit
 from attendant.service.http.wire.refusal import refusal
 from attendant.service.http.wire.request_lines import RequestLineError, check_request_line, with_path, without_offers
@@ -126,6 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
             over.connection_made(transport)
             return
         super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, JoinedWrites(self.loop, transport))
         transport.set_write_buffer_limits(high=WRITE_PAUSES, low=0)
         self._send_timer = SendTimer(self.loop, transport, self.limits.send_seconds)
         self._start_header_timer()
