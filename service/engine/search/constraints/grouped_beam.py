@@ -1,8 +1,11 @@
 """Beam search whose answers have all terms: dynamic beam allocation (Post and Vilar, 2018).
 
 Beside its most probable tokens, every hypothesis is extended by those that begin or continue a term. Hypotheses are
-compared with those that have as many terms: the live ones are divided evenly over the groups that have candidates. Only
-a hypothesis with all terms may end, and one is dropped that has no room left for those that it lacks.
+compared with those that have as many terms: the live ones are divided evenly over the groups that have candidates.
+Those inside of a term are compared as if the rest of it cost as much for each token as what has come. By their sums
+alone a term of several improbable tokens would be put off to the end: what begins it anew has paid for one of them, and
+is more probable than what goes on. Only a hypothesis with all terms may end, and one is dropped that has no room left
+for those that it lacks.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from attendant.service.engine.search.constraints.terms import State, States, met
 from attendant.service.engine.search.search import Candidate, Live, Row, SpecialIds
 from attendant.service.engine.tasks import Generate, Hypothesis
 
-Extension = tuple[Candidate, State]  # and the state that it leads to
+Extension = tuple[Candidate, State, float]  # the state that it leads to, and its weight before the term that is begun
 
 
 class GroupedBeamSearch(GenerateSearch):
@@ -25,6 +28,7 @@ class GroupedBeamSearch(GenerateSearch):
         self._terms, self._edges = task.constraints.terms, task.constraints.edges
         self._machine = States(self._terms, self._edges)
         self._states: list[State] = []  # of each live hypothesis; none before the prefix is decoded
+        self._before: list[float] = []  # of each, its weight before the term that it has begun
         self._per_row += 1  # the end token, which may not come before all terms have
 
     def needs_all(self) -> bool:
@@ -34,14 +38,15 @@ class GroupedBeamSearch(GenerateSearch):
     def choose(self, rows: Sequence[Row]) -> list[int]:
         states = self._states or [self._machine.read(self.live[0].ids)]
         extensions: list[Extension] = []
-        for parent, (live, row, state) in enumerate(zip(self.live, rows, states, strict=True)):
-            extensions += self._extensions(parent, live, row, state)
+        before = self._before or [self.live[0].weight]
+        for parent, (live, row, state, weight) in enumerate(zip(self.live, rows, states, before, strict=True)):
+            extensions += self._extensions(parent, live, row, state, weight)
         if not extensions:
             return self._give_up()
         extensions.sort(key=lambda extension: extension[0][0])
         return self._divide(extensions, rows)
 
-    def _extensions(self, parent: int, live: Live, row: Row, state: State) -> list[Extension]:
+    def _extensions(self, parent: int, live: Live, row: Row, state: State, before: float) -> list[Extension]:
         """A hypothesis by its most probable tokens, and by those that bring a term nearer."""
         entries = self._allowed(live, row, self._needed(self._per_row))
         likely = [entry for entry in entries if entry[0] != self.special.eos or not state.missing][: self._per_row]
@@ -60,31 +65,35 @@ class GroupedBeamSearch(GenerateSearch):
         for token, logprob, weight in likely:
             then = self._machine.after(state, token)
             if not then.missing or then.missing <= room:
-                found.append(((-(live.weight + weight), parent, token, logprob, weight), then))
+                origin = before if 1 < then.come == state.come + 1 else live.weight
+                found.append(((-(live.weight + weight), parent, token, logprob, weight), then, origin))
         return found
 
     def _divide(self, extensions: Sequence[Extension], rows: Sequence[Row]) -> list[int]:
         """Divide extensions, given best first, into finished, live and pruned; returns the parents of the live ones."""
         beam_size, at_limit = self.options.beam_size, self.length + 1 == self.options.max_length
         forced, tops = self._must_end(), self._alternatives_of_all(rows)
-        groups: dict[int, list[int]] = {}  # places of extensions that go on, by group
+        groups: dict[int, list[tuple[float, int]]] = {}  # of extensions that go on: what they are compared by, place
         states: dict[int, str] = {}
         whole = 0  # extensions seen that have all terms
         before = self.live
-        for place, ((_, parent, token, logprob, weight), state) in enumerate(extensions):
+        for place, ((key, parent, token, logprob, weight), state, origin) in enumerate(extensions):
             whole += not state.missing
             ends = token == self.special.eos
             if not ends and not at_limit:
-                groups.setdefault(state.group, []).append(place)
+                expected = (key + origin) * state.whole / state.come - origin if state.come else key
+                groups.setdefault(state.group, []).append((expected, place))
             elif not state.missing and whole <= beam_size:
                 extended = before[parent].extended(token, logprob, weight, tops[parent])
                 self._end(extended, "length" if at_limit and (forced or not ends) else "stop")
                 states[place] = "finished"
-        self.live, self._states, parents = [], [], []
-        for place in allocate(groups, beam_size):
-            (_, parent, token, logprob, weight), state = extensions[place]
+        self.live, self._states, self._before, parents = [], [], [], []
+        best_first = {group: [place for _, place in sorted(found)] for group, found in groups.items()}
+        for place in allocate(best_first, beam_size):
+            (_, parent, token, logprob, weight), state, origin = extensions[place]
             self.live.append(before[parent].extended(token, logprob, weight, tops[parent]))
             self._states.append(state)
+            self._before.append(origin)
             parents.append(parent)
             states[place] = "kept"
         self._note(extensions, states, len(before[0].logprobs) + 1)

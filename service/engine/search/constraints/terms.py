@@ -66,6 +66,8 @@ class State:
     at_edge: bool  # no token has come yet, or one that is an edge
     missing: int  # tokens that the other terms take, at least
     group: int  # 2 for each term that is met, and 1 if one is begun: hypotheses are compared within their group
+    come: int  # tokens that have come of the begun form that is furthest; 0 if none is
+    whole: int  # and all tokens of that form
     next_tokens: tuple[int, ...]  # those that begin or continue a term, in ascending order
     after: dict[int, State] = field(default_factory=dict)  # those that were asked for
 
@@ -128,7 +130,8 @@ class States:
             saved = [self._shortest[t] - len(self._terms[t].forms[f].ids) + count for t, f, count in begun]
             missing -= max([0, *saved])
             group = 2 * met.bit_count() + bool(begun)
-            found = self._states[key] = State(met, begun, at_edge, missing, group, ())
+            come, whole = max([(count, len(self._terms[t].forms[f].ids)) for t, f, count in begun], default=(0, 0))
+            found = self._states[key] = State(met, begun, at_edge, missing, group, come, whole, ())
             starts = {self._token(term, form, 0) for term, form in self._beginnings(found)}
             found.next_tokens = tuple(sorted(starts | {self._token(*entry) for entry in begun}))
         return found

@@ -334,3 +334,19 @@ def test_the_rules_are_those_of_transformers() -> None:
             if answer[: len(ids)] == tuple(ids)
         }
         assert refused(among, ids) == set(range(VOCABULARY)) - allowed
+
+
+def test_a_term_of_several_improbable_tokens_is_not_put_off_to_the_end() -> None:
+    """Its first token is always cheaper than its next ones: a fresh beginning must not push out one that goes on."""
+
+    def logprobs(prefix: Ids) -> np.ndarray:
+        values = np.array([-20, -20, -3.0, -0.3, -6, -6], np.float64)  # pad, start, end, a word, two improbable ones
+        if len(prefix) >= 3:
+            values[SPECIAL.eos] = 0.0
+        return (values - np.log(np.exp(values).sum())).astype(np.float32)
+
+    constraints = Constraints(terms=(term((4, 5, 4, 5)),))
+    for beam in (2, 3, 5, 8):
+        (best,) = answers(logprobs, constraints, beam_size=beam, max_length=40, length_penalty=0.0)
+        assert len(best.ids) <= 7, best.ids
+        assert best.terms[0].met
