@@ -131,6 +131,8 @@ class Models:
                 reasons = " ".join(f"{model.name}: {model.failure}" for model in self._models)
                 raise StartError(f"no bundle in {self._settings.models} can be served. {reasons}")
         self._started = True
+        for name in {pair.model for pair in self._settings.language_pairs} - {model.name for model in self._models}:
+            log.warning("--language-pairs has %r, and no model has that name; there is %s", name, self._names())
 
     async def reload(self, directory: Path | None = None, name: str | None = None) -> Model | None:
         """Reload the model of this name, or all that have changed; returns that model, or None if it was all.

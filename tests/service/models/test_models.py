@@ -18,6 +18,7 @@ from attendant.export.bundle import BundleError
 from attendant.service.errors import StartError
 from attendant.service.http.app import create_app
 from attendant.service.http.submission import DisconnectWatch
+from attendant.service.language_pairs import LanguagePair
 from attendant.service.models import loading, registry
 from attendant.service.settings import Settings
 from tests.support.serving import running, wait_for
@@ -581,3 +582,13 @@ def test_reloading_wants_an_admin_key_as_with_one_bundle(tmp_path: Path) -> None
     with serving(tmp_path, "a") as service:
         assert service.client.post("/v1/reload", json={}).status_code == 401
         assert service.client.post("/v1/reload", json={}, headers=KEY).status_code == 200
+
+
+def test_language_pairs_of_a_model_that_is_not_there_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = (LanguagePair("a", "en", "de"), LanguagePair("elsewhere", "en", "fr"))
+    with caplog.at_level("WARNING", "attendant"), serving(tmp_path, "a", language_pairs=pairs):
+        pass
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned == ["--language-pairs has 'elsewhere', and no model has that name; there is 'a'"]
