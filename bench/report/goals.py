@@ -40,6 +40,7 @@ ANYWHERE: Goals = {
         "export, times the weights": 4.0,  # in f32, of the peak memory
     },
     "start": {"base": 1.0, "large": 2.0, "embedded": 2.0},  # seconds until it is ready
+    "drawing": {"drawing": 100.0, "files": 300.0},  # ms, and kB
     "constraints": {"base, terms": 1.3, "base, forbid": 1.3},  # times a plain beam of the same size
     "roofline": {"int8, 1 row": 1.3, "int8, 32 rows": 1.5, "int8, 64 rows": 1.4},  # times the machine's limit
 }

@@ -53,6 +53,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "iteration.json": ("Where an iteration's time goes", sections.iteration),
     "lanes.json": ("Lanes on more cores", sections.lanes),
     "start.json": ("Ready after the process starts", sections.start),
+    "drawing.json": ("The page in a browser", sections.drawing),
     "growth.json": ("Growth", sections.growth),
     "embedded.json": ("The embedded model", sections.embedded),
     "peers.json": ("The same tokens", sections.peers),

@@ -64,6 +64,25 @@ def start(record: Record) -> str:
     return f"{text}{table(heads, body)}\n\n{taken(record)}"
 
 
+def drawing(record: Record) -> str:
+    names = {"drawing": "from the answer to the first frame", "answer": "the answer", "files": "all files of the page"}
+    body = [
+        [
+            names[row["name"]],
+            f"{row['median']:g} {row['unit']}",
+            f"{row['most']:g} {row['unit']}",
+            f"{row['goal']:g} {row['unit']}" if row["goal"] else "",
+            verdict(row["most"], row["goal"], most=True),
+        ]
+        for row in record["rows"]
+    ]
+    text = (
+        "The map of the embedded model for a text of 64 tokens, as Chromium tells it, the page opened anew "
+        f"{record['rows'][0]['times']} times. The most of all times is held to the goal.\n\n"
+    )
+    return f"{text}{table(['what', 'median', 'most', 'goal', 'reached'], body)}\n\n{taken(record)}"
+
+
 def imported(rows: list[dict[str, Any]]) -> str:
     about = (
         "A Marian of the same size with random weights, in the format of Hugging Face's library: `attendant import` "

@@ -111,6 +111,8 @@ def results(tmp_path: Path) -> Path:
     write_texts(tmp_path)
     started = {"name": "base", "ready_seconds": 0.9, "median_seconds": 1.25, "resident_mb": 120, "peak_mb": 130}
     write_record(tmp_path / "start.json", "bench.http.start", [{**started, "goal": 5.0, "times": 5}])
+    drawn = {"name": "drawing", "unit": "ms", "median": 70.0, "most": 90.0, "times": 9, "goal": 100.0}
+    write_record(tmp_path / "drawing.json", "bench.profile.drawing", [drawn])
     over_http = [{"name": "16 clients", "ours": 90.0, "theirs": 50.0, "ratio": 1.8, "goal": 1.5}]
     write_record(tmp_path / "words_http.json", "bench.http.words_http", [], goals=over_http)
     parts = [{"part": "search", "share": 0.25, "microseconds_a_step": 9.0, "calls": 4, "waiting": 0.5}]

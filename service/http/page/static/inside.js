@@ -6,7 +6,7 @@ import { t } from "./i18n.js";
 import { state } from "./state.js";
 
 const OUTLIERS = 0.01; // of the values of a strip, which have the full colour like the largest of the others
-const SAMPLED = 4096; // values of which these are told
+const SAMPLED = 1024; // values of which these are told
 
 /** An explanation with what was computed on the way. @returns {Promise<Explained>} */
 export const look = (wanted, signal) => explain({ attention: [], encoding: "float16", ...wanted }, signal);
@@ -37,17 +37,27 @@ function rowOf(values, shape, indices) {
   return values.slice(start, start + size);
 }
 
+let everyHalf = /** @type {Float32Array | null} */ (null);
+
+/** The values of all float16, by their bits. */
+function halfTable() {
+  if (everyHalf) return everyHalf;
+  everyHalf = new Float32Array(65536);
+  for (let bits = 0; bits < 32768; bits++) {
+    const exponent = bits >> 10;
+    const size = exponent ? (1024 + (bits & 1023)) * 2 ** (exponent - 25) : bits * 2 ** -24;
+    everyHalf[bits] = size;
+    everyHalf[bits | 32768] = -size;
+  }
+  return everyHalf;
+}
+
 /** Little-endian float16 in base64. */
 export function halves(text) {
   const raw = atob(text);
   const found = new Float32Array(raw.length / 2);
-  for (let i = 0; i < found.length; i++) {
-    const bits = raw.charCodeAt(2 * i) | (raw.charCodeAt(2 * i + 1) << 8);
-    const exponent = (bits >> 10) & 31;
-    const fraction = bits & 1023;
-    const size = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
-    found[i] = bits & 0x8000 ? -size : size;
-  }
+  const table = halfTable();
+  for (let i = 0; i < found.length; i++) found[i] = table[raw.charCodeAt(2 * i) | (raw.charCodeAt(2 * i + 1) << 8)];
   return found;
 }
 
@@ -60,17 +70,27 @@ export function usual(values) {
   return Math.max(1e-9, sorted[Math.floor((1 - OUTLIERS) * (sorted.length - 1))] ?? 0);
 }
 
+let colour = /** @type {number[] | null} */ (null);
+
+/** The colours below and above 0 as a canvas has them; asked for once in a drawing. */
+function inks() {
+  if (!colour) {
+    colour = ["--map-high", "--map-other"].map((name) => parseInt(css(name).slice(1), 16)).map((rgb) => (rgb >> 16) | (rgb & 0xff00) | ((rgb & 255) << 16));
+    queueMicrotask(() => { colour = null; });
+  }
+  return colour;
+}
+
 /** Numbers as cells: below 0 in one colour, above in another; `most` has the full colour. */
 export function strip(rows, { cell = 6, height = cell, most = 0, label = "", tell = /** @type {((row: number, column: number) => string) | null} */ (null) } = {}) {
   const columns = rows[0]?.length ?? 0;
   const top = most || Math.max(...rows.map(largest));
   const canvas = h("canvas", { class: "strip", width: Math.max(1, columns), height: Math.max(1, rows.length), role: "img", "aria-label": label });
   const image = new ImageData(Math.max(1, columns), Math.max(1, rows.length));
-  const [below, above] = [css("--map-high"), css("--map-other")].map((colour) => parseInt(colour.slice(1), 16));
-  rows.forEach((row, y) => row.forEach((value, x) => {
-    const colour = value < 0 ? below : above;
-    image.data.set([colour >> 16, (colour >> 8) & 255, colour & 255, 255 * Math.min(1, Math.abs(value) / top)], 4 * (y * columns + x));
-  }));
+  const [below, above] = inks();
+  const pixels = new Uint32Array(image.data.buffer); // alpha, blue, green, red
+  let at = 0;
+  for (const row of rows) for (let x = 0; x < columns; x++) pixels[at++] = (row[x] < 0 ? below : above) | ((255 * Math.min(1, Math.abs(row[x]) / top)) << 24);
   canvas.getContext("2d").putImageData(image, 0, 0);
   canvas.style.width = `${columns * cell}px`;
   canvas.style.height = `${rows.length * height}px`;
