@@ -31,8 +31,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "g2p", "prompt": "facade"},
     "/v1/chat/completions": {"model": "g2p", "messages": [{"role": "user", "content": "facade"}]},
     "/v2/models/{name}/infer": {"inputs": OF_V2},
+    "/v2/repository/index": {"ready": True},
+    "/v1/reload": {},
 }
-NAMES = {"{name}": "g2p"}
+NAMES = {"name": "g2p"}
 
 
 def present(document: dict[str, Any]) -> dict[str, Any]:
@@ -41,6 +43,9 @@ def present(document: dict[str, Any]) -> dict[str, Any]:
         group = next((name for prefix, name in PREFIXES if path.startswith(prefix)), "Operations")
         for method, operation in operations.items():
             operation["tags"] = [group]
+            for parameter in operation.get("parameters", []):
+                if parameter["name"] in NAMES:
+                    parameter["example"] = NAMES[parameter["name"]]
             content = operation.get("requestBody", {}).get("content", {})
             body = BODIES.get(path)
             if body is not None and "application/json" in content:
@@ -52,6 +57,6 @@ def present(document: dict[str, Any]) -> dict[str, Any]:
 
 def _command(method: str, path: str, body: dict[str, Any] | None) -> str:
     for name, value in NAMES.items():
-        path = path.replace(name, value)
+        path = path.replace(f"{{{name}}}", value)
     given = f" -d '{json.dumps(body)}'" if body is not None else " -X POST" if method == "post" else ""
     return f"curl http://127.0.0.1:8000{path}{given}"

@@ -124,6 +124,7 @@ class ExplainRequest(RequestModel):
         "vocabulary in a plane; what kind of Transformer it is",
         "a list of structure, qkv, scores, sums, projected, residual, embeddings, positions, bias, neighbours and "
         "plane",
+        items="structure, qkv, scores, sums, projected, residual, embeddings, positions, bias, neighbours or plane",
         max_length=11,
     )
     ablate: AblateRequest | None = option(

@@ -297,6 +297,7 @@ def byte_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient
         ({"layers": []}, "layers takes a list of whole numbers from 0, or null"),
         ({"layers": [-1]}, "layers[0] takes a whole number from 0, not -1."),
         ({"attention": ["self"]}, "attention[0] takes encoder, decoder or cross"),
+        ({"include": ["nope"]}, "include[0] takes structure, qkv, scores"),
         ({"alignment_layer": 9}, "alignment_layer takes whole numbers from 0 to 1"),
         ({"alignment_heads": [2]}, "alignment_heads takes whole numbers from 0 to 1"),
         ({"alignment_method": "gold"}, "alignment_method takes argmax, mutual or null"),
