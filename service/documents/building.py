@@ -262,7 +262,9 @@ class _Nodes:
 
     def _add_piece(self, piece: Piece) -> None:
         raw = self._source[piece.source_start : piece.source_stop]
-        self._add(piece.start, piece.stop, piece=raw, read=self._text[piece.start : piece.stop])
+        before, after = (self._text[place : place + 1].isspace() for place in (piece.start - 1, piece.stop))
+        read = self._text[piece.start : piece.stop]
+        self._add(piece.start, piece.stop, piece=raw, read=read, spaced=(piece.start > 0 and before, after))
 
     def _add(self, start: int, stop: int, opens: bool = False, **fields: Any) -> None:
         first = self._part.start

@@ -238,7 +238,7 @@ class _Writer:
             elif placed.first:
                 self._up_to(self._units[placed.first - 1].stop)
             if node.piece is not None or node.opening:
-                self._space(_begins_spaced(placed))
+                self._space(self._begins_spaced(placed))
             if node.piece is not None:
                 self._piece(node, placed)
                 continue
@@ -249,13 +249,27 @@ class _Writer:
             self._out.append(node.closing)
 
     def _piece(self, node: Node, placed: Placed) -> None:
-        piece = node.piece or ""
+        piece, is_copy = node.piece or "", self._is_copy(placed)
         self._out.append(piece)
         self._last = piece[-1:] or self._last
         if placed.first < placed.last:  # it replaces what the answer has
             self._position = self._units[placed.last - 1].stop
-        else:
-            self._owed = node.spaced[1]
+        self._owed = node.spaced[1] and not is_copy
+
+    def _is_copy(self, placed: Placed) -> bool:
+        """Whether the answer has the piece itself, and so the white space beside it."""
+        if placed.first == placed.last:
+            return False
+        return self._text[self._units[placed.first].start : self._units[placed.last - 1].stop] == placed.node.read
+
+    def _begins_spaced(self, placed: Placed) -> bool:
+        """Whether what is written first is a piece with white space before it in the source, and not the answer's."""
+        if placed.node.piece is not None:
+            return placed.node.spaced[0] and not self._is_copy(placed)
+        first = min(placed.children, key=lambda each: (each.first, each.last), default=None)
+        if first is None or first.first != placed.first or first.node.start != placed.node.start:
+            return False
+        return self._begins_spaced(first)
 
     def _space(self, wanted: bool = False) -> None:
         """White space where the source has it beside a piece, unless it is there."""
@@ -271,11 +285,3 @@ class _Writer:
             part = self._text[self._position : position]
             self._out.append(html.escape(part, quote=False) if self._escaped else part)
             self._position, self._last = position, part[-1]
-
-
-def _begins_spaced(placed: Placed) -> bool:
-    """Whether what is written first is a piece that the model did not read, with white space before it."""
-    if placed.node.piece is not None:
-        return placed.first == placed.last and placed.node.spaced[0]
-    first = placed.children[0] if placed.children and placed.first == placed.last else None
-    return first is not None and first.node.start == placed.node.start and _begins_spaced(first)

@@ -103,6 +103,14 @@ def test_pieces_come_through_whether_the_vocabulary_has_them_or_not() -> None:
         assert all(found.count(piece) == 1 for piece in ("{name}", "https://a.b/c?x=1", "%d", "a@b.com"))
 
 
+def test_a_piece_that_replaces_what_the_answer_has_keeps_the_white_space_beside_it() -> None:
+    """The model wrote no copy of {name}, and what is aligned with it is the full stop, which has no space before it."""
+    (segment,) = document("It is {name} now", kinds=("placeholders",)).segments
+    text = "Es ist. jetzt"
+    targets = [(0, 2), (3, 6), (6, 7), (8, 13)]
+    assert place(segment, text, targets, [(0, 0), (3, 1), (6, 2), (13, 3)])[0] == "Es ist {name} jetzt"
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
