@@ -294,7 +294,7 @@ containers: .venv/all ## faults of the image in a Docker engine: limits, restart
 	$(BIN)/python -m bench.reliability.containers
 
 memory: .venv/all ## the largest requests that the limits admit, all at once, under the shipped memory limit; LARGE=yes: also NLLB-600M's shape
-	$(BIN)/python -m bench.reliability.memory $(if $(LARGE),--large)
+	$(BIN)/python -m bench.reliability.memory $(if $(LARGE),--parts embedded base large)
 
 soak: .venv/all ## an hour of every route, with reloads and clients that leave: memory, descriptors, latency and answers stay as they were
 	$(BIN)/python -m bench.reliability.soak

@@ -34,12 +34,15 @@ def request(path: str, body: bytes, *lines: bytes, missing: int = 0) -> bytes:
     return whole[: len(whole) - missing]
 
 
-def requests(limits: dict[str, Any], token: str = "a") -> dict[str, bytes]:
-    """One of each kind, as large as the limits of /v1/info allow; `token` is one of the source, repeated in a text."""
+def requests(limits: dict[str, Any], token: str = "a", sizes: dict[str, int] | None = None) -> dict[str, bytes]:
+    """One of each kind, as large as the limits of /v1/info allow; `token` is one of the source, repeated in a text.
+
+    Where all attention weights of a model of these sizes are too many, those of some layers and kinds are asked for.
+    """
     size, source = limits["max_body_bytes"], (token * limits["max_source_length"]).strip()
     padded = b'{"inputs": "a"' + b" " * (size - 15) + b"}"
     nested = b'{"inputs": [' + b",".join([b"{}"] * ((size - 20) // 3)) + b"]}"
-    explained = {"source": source, "attention": ["encoder", "decoder", "cross"], "alternatives": 100, "min_length": 1}
+    explained = {"source": source, "alternatives": 100, "min_length": 1, **_attention(limits, sizes)}
     beams = min(limits["max_beam_size"], limits["max_rows"])
     texts = max(1, min(limits["max_inputs"], limits["max_queue_tokens"] // ((beams + 1) * limits["max_target_length"])))
     unread = {"inputs": [source] * texts, "beam_size": beams, "num_hypotheses": beams, "logprobs": True}
@@ -53,11 +56,27 @@ def requests(limits: dict[str, Any], token: str = "a") -> dict[str, bytes]:
     }
 
 
+def _attention(limits: dict[str, Any], sizes: dict[str, int] | None) -> dict[str, Any]:
+    """The most attention weights that an explanation of the longest text may have."""
+    everything: dict[str, Any] = {"attention": ["encoder", "decoder", "cross"]}
+    if sizes is None:
+        return everything
+    source, target = limits["max_source_length"] + 1, limits["max_target_length"]
+    layers = {"encoder": sizes["encoder_layers"], "decoder": sizes["decoder_layers"], "cross": sizes["decoder_layers"]}
+    weights = {"encoder": source**2, "decoder": target**2, "cross": source * target}
+    most = limits["max_explain_values"] / sizes["heads"]
+    if sum(layers[kind] * weights[kind] for kind in weights) <= most:
+        return everything
+    kinds = ["cross", "encoder"] if weights["cross"] + weights["encoder"] <= most else ["cross"]
+    return {"attention": kinds, "layers": [0]}
+
+
 def survive(url: str, alive: Callable[[], bool], token: str = "a") -> tuple[bool, str]:
     """Whether the server lives through each kind alone and all at once, and answers as before; and what was found."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, CONNECTIONS + 200)), hard))
-    sent = requests(json.loads(get(f"{url}/v1/info"))["limits"], token)
+    info = json.loads(get(f"{url}/v1/info"))
+    sent = requests(info["limits"], token, info["bundle"]["sizes"])
     found = []
     for kinds in (*((kind,) for kind in KINDS), KINDS):
         found += [f"{kind} {statuses}" for kind, statuses in overload(url, sent, kinds).items()]

@@ -1,6 +1,6 @@
 """The image in a real Docker engine, with its limits held by the kernel: Compose, restarts, memory, stops, a full /tmp.
 
-    python -m bench.reliability.containers [--image attendant:check] [--only NAME]
+    python -m bench.reliability.containers [--image attendant:check] [--parts NAME...]
 
 Needs docker, and root for SIGKILL from outside; `make image-check` makes the image. Each check starts containers of its
 own on this machine's loopback and removes them. After each fault known requests are answered as before.
@@ -13,21 +13,24 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from bench.http.servers import HOST, ROOT, free_port
 from bench.reliability import rolling
 from bench.reliability.watch import ask, known_answer, metrics, total
-from bench.report.record import RESULTS_HERE, write_record
+from bench.report.record import RESULTS_HERE, merged, write_record
 
 MODULE = "bench.reliability.containers"
 IMAGE, TAG = "attendant:check", "attendant:0.2.0"  # what is checked, and what Compose calls it
@@ -229,40 +232,64 @@ def full_tmpfs(image: str, row: Findings) -> None:
 
 def compose(image: str, row: Findings) -> None:
     """docker-compose.yml, with as many of its services as there are images for; the rest is said."""
-    program = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
     docker("tag", image, TAG)
     images = {"attendant": TAG, "prometheus": _image("prometheus"), "grafana": _image("grafana")}
     there = [name for name, tag in images.items() if _exists(tag)]
     row.expect("services", ", ".join(there), "attendant" in there)
-    row.expect("left out, since there is no image", ", ".join(images.keys() - set(there)) or "none", True)
-    try:
-        _composed(program, "up", "--detach", "--no-build", *there)
-        rolling.wait_until_ready(8000)
-        row.expect("answers", "", known_answer(8000)[0][0] == 200)
-        form = "{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.HostConfig.ReadonlyRootfs}}"
-        held = docker("inspect", "--format", form, _composed(program, "ps", "--quiet", "attendant"))
-        row.expect("memory, processors, read-only", held, held == "1073741824 2000000000 true")
-        if "prometheus" in there:
-            up = _wait_until(lambda: _query('up{job="attendant"}') == [1.0], 60.0)
-            row.expect("Prometheus scrapes the service by its name", up, up)
-            rules = json.loads(ask(9090, "/api/v1/rules")[1])["data"]["groups"]
-            health = {rule["health"] for group in rules for rule in group["rules"]}
-            row.expect("alerts' rules", ", ".join(sorted(health)), health == {"ok"})
-        _composed(program, "stop")
-        code = docker(
-            "inspect", "--format", "{{.State.ExitCode}}", _composed(program, "ps", "--all", "--quiet", "attendant")
-        )
-        row.expect("exit code after compose stop", code, code == "0")
-    finally:
-        _composed(program, "down", "--volumes")
+    row.expect("left out, since there is no image", ", ".join(sorted(images.keys() - set(there))) or "none", True)
+    with tempfile.TemporaryDirectory() as directory:
+        composed = _Compose(Path(directory))
+        row.expect("Compose", composed.version, True)
+        try:
+            composed("up", "--detach", "--no-build", *there)
+            rolling.wait_until_ready(8000)
+            _look_at_compose(composed, there, row)
+            composed("stop")
+            code = docker("inspect", "--format", "{{.State.ExitCode}}", composed("ps", "--all", "--quiet", "attendant"))
+            row.expect("exit code after compose stop", code, code == "0")
+        finally:
+            composed("down", "--volumes")
 
 
-def _composed(program: list[str], *arguments: str) -> str:
-    command = [*program, "--project-name", "attendant-check", *arguments]
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr[-500:]}")
-    return done.stdout.strip()
+def _look_at_compose(composed: _Compose, there: list[str], row: Findings) -> None:
+    row.expect("answers", "", known_answer(8000)[0][0] == 200)
+    form = "{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.HostConfig.PidsLimit}} {{.HostConfig.ReadonlyRootfs}}"
+    held = docker("inspect", "--format", form, composed("ps", "--quiet", "attendant"))
+    row.expect("memory, processors, processes, read-only", held, held == "1073741824 2000000000 1024 true")
+    if "prometheus" in there:
+        up = _wait_until(lambda: _query('up{job="attendant"}') == [1.0], 60.0)
+        row.expect("Prometheus scrapes the service by its name", up, up)
+        rules = json.loads(ask(9090, "/api/v1/rules")[1])["data"]["groups"]
+        health = {rule["health"] for group in rules for rule in group["rules"]}
+        row.expect("alerts' rules", ", ".join(sorted(health)), health == {"ok"})
+
+
+class _Compose:
+    """Compose with our file. Version 1 takes a limit of processes from a variable for a text: it gets the number."""
+
+    def __init__(self, directory: Path) -> None:
+        self._program = ["docker", "compose"] if self._has_plugin() else ["docker-compose"]
+        self._files: list[str] = []
+        self.version = self("version", "--short")
+        if self.version.startswith("1."):
+            read = yaml.safe_load(self("config"))
+            for service in read["services"].values():
+                if "pids_limit" in service:
+                    service["pids_limit"] = int(service["pids_limit"])
+            resolved = directory / "docker-compose.yml"
+            resolved.write_text(yaml.safe_dump(read), encoding="utf-8")
+            self._files = ["--file", str(resolved), "--project-directory", str(ROOT)]
+
+    @staticmethod
+    def _has_plugin() -> bool:
+        return subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
+
+    def __call__(self, *arguments: str) -> str:
+        command = [*self._program, *self._files, "--project-name", "attendant-check", *arguments]
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-500:]}")
+        return done.stdout.strip()
 
 
 def _image(service: str) -> str:
@@ -310,10 +337,10 @@ CHECKS: dict[str, Callable[[str, Findings], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
     parser.add_argument("--image", default=IMAGE)
-    parser.add_argument("--only", choices=CHECKS)
+    parser.add_argument("--parts", nargs="+", choices=CHECKS, default=list(CHECKS), help="others stay in the record")
     given = parser.parse_args()
     rows = []
-    for name in [given.only] if given.only else CHECKS:
+    for name in given.parts:
         row = Findings(name)
         try:
             CHECKS[name](given.image, row)
@@ -321,8 +348,8 @@ def main() -> None:
             row.wrong.append(f"{type(error).__name__}: {error}")
         rows.append({"name": name, "found": row.found, "wrong": row.wrong})
         print(json.dumps(rows[-1]), flush=True)
-    if not given.only:
-        write_record(RESULTS_HERE / "containers.json", MODULE, rows)
+    path = RESULTS_HERE / "containers.json"
+    write_record(path, MODULE, merged(path, rows, CHECKS))
     sys.exit(any(row["wrong"] for row in rows))
 
 

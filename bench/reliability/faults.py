@@ -57,7 +57,9 @@ class Service:
 def start(directory: Path) -> Service:
     command = [sys.executable, "-m", "bench.reliability.chaos_server", str(directory / "bundle"), str(directory)]
     with (directory / "log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+        # A library in Rust that is out of memory while it writes its backtrace waits for itself.
+        environment = {**os.environ, "RUST_BACKTRACE": "0"}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
     return Service(process, int(line.split(f"http://{HOST}:")[1].split(":")[0]), directory)

@@ -1,10 +1,10 @@
 """The largest requests that the limits admit, all at once, under the shipped memory limit: the process stays below it.
 
-    python -m bench.reliability.memory [--model embedded base] [--large]
+    python -m bench.reliability.memory [--parts embedded base large]
 
 A server is told its limit, and gets each kind of the requests of `deploy/overload.py` over 850 connections, alone and
-all together, of which nobody reads an answer. The peak is the kernel's, of resident memory, from its start on. --large
-adds a model of NLLB-600M's shape, which is written first: minutes, 9 GB on disk and 16 GB of memory. Linux only.
+all together, of which nobody reads an answer. The peak is the kernel's, of resident memory, from its start on. The
+part `large`, a model of NLLB-600M's shape, is written first: minutes, 9 GB on disk and 16 GB of memory. Linux only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from attendant.service.settings import DEFAULT_BUNDLE
 from bench.http.servers import HOST, serving
 from bench.models.random_model import LARGE, Shape, prepare
-from bench.report.record import RESULTS_HERE, write_record
+from bench.report.record import RESULTS_HERE, merged, write_record
 from deploy.overload import CONNECTIONS, survive
 
 MODULE = "bench.reliability.memory"
@@ -71,14 +71,16 @@ def measure(name: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--model", choices=CASES, nargs="+", default=["embedded", "base"])
-    parser.add_argument("--large", action="store_true", help="also a model of NLLB-600M's shape")
+    parser.add_argument(
+        "--parts", nargs="+", choices=CASES, default=["embedded", "base"], help="others stay in the record"
+    )
     given = parser.parse_args()
     rows = []
-    for name in [*given.model, *(["large"] if given.large else [])]:
+    for name in given.parts:
         rows.append(measure(name))
         print(json.dumps(rows[-1]), flush=True)
-    write_record(RESULTS_HERE / "memory_limit.json", MODULE, rows)
+    path = RESULTS_HERE / "memory_limit.json"
+    write_record(path, MODULE, merged(path, rows, CASES))
     sys.exit(any(row["wrong"] for row in rows))
 
 

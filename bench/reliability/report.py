@@ -67,11 +67,14 @@ def chaos(record: Record) -> str:
     rows = []
     for row in record["rows"]:
         outcomes = ", ".join(f"{count:,} x {each}" for each, count in row["outcomes"].items())
+        outcomes += f"; ended by {row['ended']}, and started again" if "ended" in row else ""
         reloads = ", ".join(f"{count} {each}" for each, count in row.get("reloads", {}).items())
         rows.append([row["name"], f"{row['requests']:,}", outcomes, reloads, "; ".join(row["wrong"]) or "none"])
     text = (
         "Six clients ask while one fault happens; then all must be as before: the same answers, gauges at zero, as\n"
-        "many requests counted as answered. `cut`: the connection ended without an answer, where the fault does that."
+        "many requests counted as answered. `cut`: the connection ended without an answer, where the fault does that.\n"
+        "Without memory for a single allocation, libraries that are not Python's may end the process; its supervisor\n"
+        "starts it again."
     )
     return f"{text}\n\n{table(['fault', 'requests', 'outcomes', 'reloads', 'lost or wrong'], rows)}"
 

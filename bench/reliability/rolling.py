@@ -1,6 +1,6 @@
 """Two servers behind a proxy, restarted one after the other under load: no client may see an error.
 
-    python -m bench.reliability.rolling [--proxy nginx] [--restarts 8]
+    python -m bench.reliability.rolling [--parts nginx HAProxy Envoy] [--restarts 8]
 
 Each proxy runs with our configuration (deploy/proxies). Clients keep their connections and ask for texts, searches and
 streams; each answer must be that of an idle service. A server is stopped by SIGTERM, must end with 0, is started again
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from bench.http.servers import HOST, ROOT, free_port
 from bench.reliability.watch import ask
-from bench.report.record import RESULTS_HERE, write_record
+from bench.report.record import RESULTS_HERE, merged, write_record
 from deploy import envoy, haproxy, nginx
 
 MODULE = "bench.reliability.rolling"
@@ -67,18 +67,18 @@ class Load:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--proxy", choices=PROXIES)
+    parser.add_argument("--parts", nargs="+", choices=PROXIES, default=list(PROXIES), help="others stay in the record")
     parser.add_argument("--restarts", type=int, default=8, help="of both servers together")
     given = parser.parse_args()
     rows = []
-    for name in [given.proxy] if given.proxy else PROXIES:
+    for name in given.parts:
         if PROXIES[name][0]() is None:
             print(f"{name} is not installed, and left out.")
             continue
         rows.append(restart(name, given.restarts))
         print(json.dumps(rows[-1]), flush=True)
-    if not given.proxy:
-        write_record(RESULTS_HERE / "rolling.json", MODULE, rows)
+    path = RESULTS_HERE / "rolling.json"
+    write_record(path, MODULE, merged(path, rows, PROXIES))
     sys.exit(any(row["wrong"] for row in rows))
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,13 @@ def warn_of_few_cores(threads: int) -> None:
 def write_record(path: Path, module: str, rows: list[dict[str, Any]], **more: Any) -> None:
     """Rows of a measurement, and its facts."""
     write_json(path, {**facts(module), **more, "rows": rows})
+
+
+def merged(path: Path, rows: list[dict[str, Any]], order: Iterable[str]) -> list[dict[str, Any]]:
+    """These rows and those of other names that the record has, as far as they are in this order of names, in it."""
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    named = {row["name"]: row for row in [*before, *rows]}
+    return [named[name] for name in order if name in named]
 
 
 def write_json(path: Path, value: Any) -> None:
