@@ -137,8 +137,8 @@ def shapes(record: Record) -> str:
 
 def memory(record: Record) -> str:
     """The table of docs/operations.md."""
-    heads = ["model", "limit, MB", "ready", "at most", "afterwards", "statuses of each kind"]
-    names = ["what", "limit_mb", "ready_mb", "peak_mb", "afterwards_mb", "found"]
+    heads = ["model", "limit, MB", "when ready", "at most", "afterwards"]
+    names = ["what", "limit_mb", "ready_mb", "peak_mb", "afterwards_mb"]
     return table(heads, [[row[name] for name in names] for row in record["rows"]])
 
 
