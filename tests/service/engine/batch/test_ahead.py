@@ -15,6 +15,7 @@ from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.queue.scheduler import Scheduler
 from attendant.service.errors import CancelledError, ServiceError
 from tests.service.engine.queue.test_scheduler import jobs, occupy, scheduler
+from tests.support.compiled import needs_kernels
 from tests.support.engines import SOURCES, Callback, finish_all, generate, make_bundle, make_engine, without_timing
 from tests.support.small_models import make_model
 
@@ -42,6 +43,7 @@ class Encodings(EngineObserver):
         self.tokens.append(source_tokens)
 
 
+@needs_kernels
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_answers_are_the_same_to_the_bit(
@@ -60,6 +62,7 @@ def test_answers_are_the_same_to_the_bit(
     assert counts[0] > counts[40] > counts[1000]
 
 
+@needs_kernels
 def test_a_job_that_is_cancelled_while_its_source_is_encoded_has_its_outcome_and_the_others_theirs(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_job_that_is_cancelled_while_its_source_is_encoded_has_its_outcome_and
     assert [without_timing(outcomes[i]) for i in (0, 1, 3)] == [without_timing(result) for result in wanted]
 
 
+@needs_kernels
 def test_an_encoder_that_fails_costs_those_in_the_lane_and_not_those_that_wait(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

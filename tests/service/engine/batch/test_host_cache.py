@@ -17,6 +17,7 @@ from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, NEW_ROW, Encoded, EncodedSources
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.batch.runtime import Runtime
+from tests.support.compiled import needs_kernels
 from tests.support.engines import make_bundle
 from tests.support.small_models import make_model
 
@@ -184,7 +185,7 @@ class Decoding:
         return max((len(target) for _, target in self.rows), default=0)
 
 
-@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("kind", [pytest.param("host", marks=needs_kernels), "device"])
 def test_rows_that_branch_leave_and_join_are_decoded_as_torch_does(
     model: Transformer, bundle: Bundle, kind: str
 ) -> None:

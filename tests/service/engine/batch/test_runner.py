@@ -12,6 +12,7 @@ from attendant.service.engine.batch.runner import MAX_BINDINGS, Runner
 from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.resources import CACHE_SHARE, rows_that_fit
 from attendant.service.engine.search.distributions import most_probable
+from tests.support.compiled import needs_kernels
 from tests.support.engines import make_bundle
 from tests.support.small_models import make_model
 
@@ -52,6 +53,7 @@ def test_a_steps_candidates_are_the_most_probable_tokens_of_each_row(runtime: Ru
     step(encoded(runtime), ROWS, top_k)
 
 
+@needs_kernels
 def test_a_step_gives_the_same_bits_whatever_was_bound_before(runtime: Runtime) -> None:
     runner = encoded(runtime)
     alone = step(runner, ROWS, 3)
@@ -60,6 +62,7 @@ def test_a_step_gives_the_same_bits_whatever_was_bound_before(runtime: Runtime) 
     np.testing.assert_array_equal(step(runner, ROWS, 3), alone)
 
 
+@needs_kernels
 def test_bindings_are_bounded_and_use_the_runners_own_memory(runtime: Runtime) -> None:
     runner = encoded(runtime)
     for rows in range(1, ROWS + 1):
@@ -88,6 +91,7 @@ def test_a_runner_that_was_probed_steps_as_one_that_was_not(runtime: Runtime) ->
     np.testing.assert_array_equal(step(probed, 1, 3), step(encoded(runtime, 1), 1, 3))
 
 
+@needs_kernels
 def test_what_a_step_gives_is_part_of_the_memory_that_a_row_is_counted_with(
     bundle: Bundle, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
