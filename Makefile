@@ -12,7 +12,7 @@ RESULTS = bench/results/$(shell $(BIN)/python -c 'from bench.report.machine impo
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large import-large bench-start bench-report bench-resident bench-soak conformance fuzz chaos overload rolling containers memory soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-soak kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
+.PHONY: help install install-all install-sizes serve needs test test-versions docs-check lint ruff-check ruff-format mypy format data train evaluate evaluate-bundle export verify baseline card import-check image image-check deploy-check bench bench-quick bench-iteration bench-lanes bench-http bench-embedded bench-large import-large bench-start bench-page bench-report bench-resident bench-soak conformance fuzz chaos overload rolling containers memory soak reliability-report security bench-train bench-layers bench-kernels kernels kernels-check kernels-soak kernels-format wheel clean cuda-check kube-check ray-check screenshots guides
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -205,7 +205,8 @@ guides: .venv/all ## the tutorial and the walk as the page serves them, from doc
 	$(BIN)/python -m deploy.render_guides
 
 screenshots: .venv/all ## docs/screenshots, from a service that is started for it (installs Chromium with INSTALL=yes)
-	@for need in "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || exit 1; done
+	@for need in "chromium chromium" "chromedriver chromium-driver" "fc-list fontconfig"; do deploy/need.sh $$need || exit 1; done
+	@[ -n "$$(fc-list :lang=zh)" ] || { echo "No font has Chinese. On Debian: apt-get install fonts-wqy-microhei" >&2; exit 1; }
 	$(BIN)/python -m bench.default_model.screenshots
 
 cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)
@@ -249,6 +250,10 @@ import-large: .venv/bench ## models of BART-large's, NLLB-600M's and T5-large's 
 	$(BIN)/python -m bench.versus.import_large $(if $(PARTS),--parts $(PARTS))
 
 LARGE ?=
+bench-page: .venv/all ## how soon the page's map of 64 tokens is drawn, as Chromium tells it, and what the page loads
+	@for need in "chromium chromium" "chromedriver chromium-driver"; do deploy/need.sh $$need || exit 1; done
+	$(BIN)/python -m bench.profile.drawing
+
 bench-start: .venv/bench ## how soon the service is ready after its process starts: embedded and base model, with LARGE=yes that of bench-large too
 	$(BIN)/python -m bench.http.start $(if $(LARGE),--large)
 

@@ -72,13 +72,13 @@ def drawing(record: Record) -> str:
             f"{row['median']:g} {row['unit']}",
             f"{row['most']:g} {row['unit']}",
             f"{row['goal']:g} {row['unit']}" if row["goal"] else "",
-            verdict(row["most"], row["goal"], most=True),
+            verdict(row["median"], row["goal"], most=True),
         ]
         for row in record["rows"]
     ]
     text = (
         "The map of the embedded model for a text of 64 tokens, as Chromium tells it, the page opened anew "
-        f"{record['rows'][0]['times']} times. The most of all times is held to the goal.\n\n"
+        f"{record['rows'][0]['times']} times. The median is held to the goal.\n\n"
     )
     return f"{text}{table(['what', 'median', 'most', 'goal', 'reached'], body)}\n\n{taken(record)}"
 

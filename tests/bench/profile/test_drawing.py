@@ -10,11 +10,11 @@ from bench.report.record import facts
 from tests.support.browsing import MISSING
 
 
-def test_the_slowest_drawing_is_held_to_the_goal() -> None:
-    rows = [drawing.row("drawing", [60.0, 130.0, 70.0]), drawing.row("files", [230.0] * 3)]
-    assert [(row["median"], row["most"], row["goal"]) for row in rows] == [(70.0, 130.0, 100.0), (230.0, 230.0, 300.0)]
+def test_the_median_is_held_to_the_goal() -> None:
+    rows = [drawing.row("drawing", [60.0, 130.0, 110.0]), drawing.row("files", [230.0] * 3)]
+    assert [(row["median"], row["most"], row["goal"]) for row in rows] == [(110.0, 130.0, 100.0), (230.0, 230.0, 300.0)]
     text = sections.drawing({"rows": rows, **facts("bench.profile.drawing")})
-    assert "| from the answer to the first frame | 70 ms | 130 ms | 100 ms | no |" in text
+    assert "| from the answer to the first frame | 110 ms | 130 ms | 100 ms | no |" in text
     assert "| all files of the page | 230 kB | 230 kB | 300 kB | yes |" in text
 
 

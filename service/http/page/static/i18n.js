@@ -90,7 +90,7 @@ const WORDS = {
   stack_encoder: ["encoder", "编码器"], stack_decoder: ["decoder", "解码器"], layerOf: ["{stack} {layer}", "{stack} {layer}"], wholeLayer: ["{name}, the whole layer", "{name}，整层"],
   off_layer: ["layer", "层"], off_part: ["part", "部分"], off_heads: ["heads", "头"], off_around: ["connection around it", "其残差连接"],
   positions_source: ["positions of the source", "源位置"], positions_target: ["positions of the target", "目标位置"],
-  asServed: ["As it is served", "实际服务"], without: ["Without {n} parts", "关闭 {n} 个部分"], withoutNone: ["With parts switched off", "关闭部分之后"], sideBySide: ["Both models side by side", "两个模型并排"],
+  asServed: ["As it is served", "实际服务"], without: ["With {n} switched off", "关闭 {n} 个部分"], withoutNone: ["With parts switched off", "关闭部分之后"], sideBySide: ["Both models side by side", "两个模型并排"],
   sameTarget: ["How probable each token of the served answer is:", "实际回答中每个词元的概率："], sameOutput: ["The answer is the same without them.", "关闭后回答不变。"], otherOutput: ["The answer is another one.", "回答改变了。"],
   nothingOff: ["Nothing is switched off yet: click a head's number above.", "尚未关闭任何部分：点击上方某个头的编号。"],
   nearest: ["Nearest tokens", "最近的词元"], plane: ["The target vocabulary in a plane", "目标词表的平面图"], planeLabel: ["Target tokens as points", "目标词元点图"],

@@ -85,16 +85,23 @@ function inks() {
 export function strip(rows, { cell = 6, height = cell, most = 0, label = "", tell = /** @type {((row: number, column: number) => string) | null} */ (null) } = {}) {
   const columns = rows[0]?.length ?? 0;
   const top = most || Math.max(...rows.map(largest));
-  const canvas = h("canvas", { class: "strip", width: Math.max(1, columns), height: Math.max(1, rows.length), role: "img", "aria-label": label });
-  const image = new ImageData(Math.max(1, columns), Math.max(1, rows.length));
   const [below, above] = inks();
-  const pixels = new Uint32Array(image.data.buffer); // alpha, blue, green, red
-  let at = 0;
-  for (const row of rows) for (let x = 0; x < columns; x++) pixels[at++] = (row[x] < 0 ? below : above) | ((255 * Math.min(1, Math.abs(row[x]) / top)) << 24);
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  const canvas = pixels(columns, rows.length, (data) => {
+    let at = 0;
+    for (const row of rows) for (let x = 0; x < columns; x++) data[at++] = (row[x] < 0 ? below : above) | ((255 * Math.min(1, Math.abs(row[x]) / top)) << 24);
+  }, label);
   canvas.style.width = `${columns * cell}px`;
   canvas.style.height = `${rows.length * height}px`;
   if (tell && columns) listen(canvas, rows.length, columns, tell);
+  return canvas;
+}
+
+/** A canvas of so many pixels, which `write` fills: each is alpha, blue, green, red. */
+function pixels(columns, rows, write, label) {
+  const canvas = h("canvas", { class: "strip", width: Math.max(1, columns), height: Math.max(1, rows), role: "img", "aria-label": label });
+  const image = new ImageData(canvas.width, canvas.height);
+  write(new Uint32Array(image.data.buffer));
+  canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
 
@@ -117,12 +124,15 @@ function listen(canvas, rows, columns, tell) {
   });
 }
 
-/** Weights from 0 to 1 as a small map. */
-export function smallMap(rows, size = 56) {
-  const canvas = strip(rows.map((row) => Array.from(row, (x) => -Math.sqrt(Math.max(0, x)))), { most: 1 });
-  const cell = Math.max(1, Math.min(10, size / Math.max(rows.length, rows[0]?.length ?? 1)));
-  canvas.style.width = `${cell * (rows[0]?.length ?? 1)}px`;
-  canvas.style.height = `${cell * rows.length}px`;
+/** Weights from 0 to 1, a row after another, as a small map; rows from `last` on are empty. */
+export function smallMap(weights, rows, columns, last, size) {
+  const [high] = inks();
+  const canvas = pixels(columns, rows, (data) => {
+    for (let i = 0; i < columns * Math.min(last, rows); i++) data[i] = high | ((255 * Math.sqrt(Math.max(0, weights[i]))) << 24);
+  }, "");
+  const cell = Math.max(1, Math.min(10, size / Math.max(rows, columns)));
+  canvas.style.width = `${cell * columns}px`;
+  canvas.style.height = `${cell * rows}px`;
   return canvas;
 }
 

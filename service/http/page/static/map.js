@@ -119,10 +119,9 @@ function attention(explained, kind, layer, last = Infinity, read = last) {
   const [, heads, rows, columns] = found?.shape ?? [0, 0, 0, 0];
   const isMean = found !== null && heads < found.heads.length;
   const maps = Array.from({ length: heads }, (_, head) => {
-    const cells = Array.from({ length: rows }, (_row, row) => (row < last ? Array.from(found.row(layer, head, row)) : new Array(columns).fill(0)));
     const opens = isMean ? { tab: "attention", kind, layer, head: -1 } : { tab: "head", kind, layer, head };
     const label = isMean ? t("meanOf", { layer: layer + 1 }) : t("headName", { layer: layer + 1, head: head + 1 });
-    return h("button", { type: "button", class: "head-map", "aria-label": label, title: label, on: { click: () => update(opens, false) } }, smallMap(cells, 44));
+    return h("button", { type: "button", class: "head-map", "aria-label": label, title: label, on: { click: () => update(opens, false) } }, smallMap(found.row(layer, head), rows, columns, last, 44));
   });
   return sublayer(explained, kind, layer, { tab: "attention", kind, layer, head: -1 }, null, h("div", { class: "head-maps" }, maps), read);
 }
