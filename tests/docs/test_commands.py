@@ -37,6 +37,7 @@ NOT_RUN = [
     ),
     ("docs/training.md", r"attendant train --init-from", "needs a trained model; tests/model/training/test_initial.py"),
     ("model/default/README.md", r"attendant (train|distill|release)", "trains for hours"),
+    ("docs/texts.md", r"attendant evaluate", "takes long for so weak a model; docs/tutorial.md has it"),
     ("docs/texts.md", r"attendant generate .*--glossary", "needs its file; tests/service/text/test_glossary.py"),
     ("docs/scaling.md", r"python -m bench\.", "measures for many minutes"),
     ("docs/scaling.md", r"(python -m attendant\.service\.ray|curl .*ADDRESS)", "needs Ray; make ray-check"),
