@@ -81,7 +81,7 @@ def export(parser: ArgumentParser, arguments: list[str]) -> None:
     if not options.samples and options.run.is_dir() and not has_samples(options.run):
         print(
             f"{options.run} has no samples: proving on {INVENTED} sources of random tokens and the model's own "
-            "answers; give --samples TSV to prove and measure it on real texts."
+            "answers, which do not say how near int8 is to f32 on texts; give --samples TSV to measure it on some."
         )
     bundle = convert(
         options.run,
@@ -135,10 +135,10 @@ def verify(parser: ArgumentParser, arguments: list[str]) -> None:
 
     samples = None
     if options.checkpoint:
+        from attendant.export.make.balance import load_balanced
         from attendant.export.make.samples import read_samples
-        from attendant.model.checkpoint import load_trained
 
-        samples = read_samples(options.checkpoint, load_trained(options.checkpoint), options.samples)
+        samples = read_samples(options.checkpoint, load_balanced(options.checkpoint), options.samples)
     problems = find_problems(bundle, samples)
     if problems:
         raise BundleError("\n".join([f"{options.bundle} is not what it should be:", *problems]))

@@ -20,6 +20,7 @@ from attendant.export.graphs.graphs import sizes_of
 from attendant.export.graphs.variants import build_variant_graph, graphs_of
 from attendant.export.graphs.weights import arrays_of
 from attendant.export.make.alignment import best_alignment, fitting_pairs, reference_pairs
+from attendant.export.make.balance import load_balanced
 from attendant.export.make.budget import (
     ALIGNMENT,
     HELD_OUT,
@@ -90,7 +91,7 @@ def convert(
     need = check_memory(sizes_of(checkpoint.read_model_config(run)))
     if shows:
         print(f"export: it will hold up to {need / 1e6:,.0f} MB of memory", flush=True)
-    trained = checkpoint.load_trained(run)
+    trained = load_balanced(run)
     check_finite(run, trained)
     sizes = sizes_of(trained.config)
 
@@ -100,7 +101,8 @@ def convert(
         shutil.copyfile(run / checkpoint.TARGET_TOKENIZER, directory / TOKENIZERS["target"])
         begin("answers by torch, and the certificate")
         certificate = certified(samples, budget)
-        described = describe_variants(variants, trained.config, own_rounding(certificate, trained))
+        rounding = own_rounding(certificate, trained)
+        described = describe_variants(variants, trained.config, rounding)
         begin("the alignment")
         alignment = aligned(samples, budget)
         if budget.looked_at:
@@ -111,7 +113,8 @@ def convert(
             begin(f"{variant}: answers")
             graphs = {graph: directory / path for graph, path in described[variant]["graphs"].items()}
             runner = Runner(graphs, sizes, threads=threads or 0)
-            described[variant]["measured"] = measure(runner, decode(runner, samples), samples, certificate)
+            measured = measure(runner, decode(runner, samples), samples, certificate)
+            described[variant] |= {"tolerance": tolerated(variant, rounding, measured["drift"]), "measured": measured}
             runner.let_go()
         manifest = describe(run, trained, name, certificate, described, alignment)
         return manifest | ({"examples": []} if samples.invented else {}) | (about or {})
@@ -225,10 +228,14 @@ def describe_variants(variants: Sequence[str], config: ModelConfig, rounding: fl
     return {
         variant: {
             "graphs": {graph: f"{variant}/{graph}.onnx" for graph in graphs_of(variant, config)},
-            "tolerance": float(f"{drift_tolerance(PRECISIONS[variant], rounding):.3g}"),
+            "tolerance": tolerated(variant, rounding),
         }
         for variant in variants
     }
+
+
+def tolerated(variant: str, rounding: float, measured: float = 0.0) -> float:
+    return float(f"{drift_tolerance(PRECISIONS[variant], rounding, measured):.3g}")
 
 
 def written_sizes(config: ModelConfig) -> dict[str, Any]:

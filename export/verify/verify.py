@@ -99,7 +99,10 @@ def _of_variant(
 
 
 def check_tolerance(bundle: Bundle, variant: Variant, samples: Samples | None = None) -> Iterator[str]:
-    """The manifest's tolerance: more than the precision's only by torch's own rounding, up to its cap without torch."""
+    """The manifest's tolerance: more than the precision's only by torch's own rounding, up to its cap without torch.
+
+    int8's follows the drift that was measured.
+    """
     precision = PRECISIONS[variant.name]
     allowed = precision.tolerance
     if variant.tolerance > allowed:
@@ -108,7 +111,7 @@ def check_tolerance(bundle: Bundle, variant: Variant, samples: Samples | None = 
             from attendant.export.make.certificate import own_rounding
 
             rounding = PROCESSORS * own_rounding(bundle.certificate, samples.trained)
-        allowed = drift_tolerance(precision, rounding)
+        allowed = drift_tolerance(precision, rounding, variant.measured.get("drift", 0.0))
     if not variant.tolerance <= allowed:
         yield f"tolerance: the manifest allows a drift of {variant.tolerance:g}, and this version {allowed:.3g}"
 

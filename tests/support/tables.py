@@ -39,7 +39,7 @@ def run(search: Any, logprobs: Table, extra: int = 0) -> list[Any]:
     """Drive a search to its end; the agreed tokens after each step."""
     agreed = []
     while not search.done:
-        top, whole = min(search.wanted() + extra, VOCABULARY), search.needs_all()
+        top, whole = search.wanted() + extra, search.needs_all()
         before = [list(live.ids) for live in search.live]
         parents = search.advance([row(logprobs(tuple(ids)), top, whole) for ids in before])
         for parent, live in zip(parents, search.live, strict=False):

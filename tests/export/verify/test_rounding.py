@@ -53,6 +53,13 @@ def test_rounding_widens_the_tolerance_up_to_a_cap_and_never_narrows_it() -> Non
     assert drift_tolerance(PRECISIONS["int8"], np.inf) == PRECISIONS["int8"].tolerance
 
 
+@pytest.mark.parametrize(("measured", "tolerance"), [(0.1, 0.5), (0.7, 1.4), (9.0, 5.0), (np.nan, 0.5)])
+def test_the_tolerance_of_int8_is_twice_the_drift_that_was_measured_within_bounds(
+    measured: float, tolerance: float
+) -> None:
+    assert drift_tolerance(PRECISIONS["int8"], 0.0, measured) == tolerance
+
+
 def test_the_rounding_of_a_certificate_is_torchs_distance_from_f64(samples: Samples, tmp_path: Path) -> None:
     trained = samples.trained
     rounding = own_rounding(make_certificate(trained, WORDS), trained)

@@ -24,7 +24,7 @@ def translated(text: str) -> str:
     return " ".join(table[word] for word in reversed(text.split()))
 
 
-def train(model: Any, sources: list[list[int]], targets: list[list[int]], pad: int) -> None:
+def train(model: Any, sources: list[list[int]], targets: list[list[int]], pad: int, steps: int = STEPS) -> None:
     """Plain Adam on random batches."""
     torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
@@ -34,7 +34,7 @@ def train(model: Any, sources: list[list[int]], targets: list[list[int]], pad: i
         return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])
 
     model.train()
-    for step in range(STEPS):
+    for step in range(steps):
         chosen = torch.randint(len(sources), (BATCH,)).tolist()
         source, labels = padded([sources[i] for i in chosen], pad), padded([targets[i] for i in chosen], -100)
         loss = model(input_ids=source, attention_mask=(source != pad).long(), labels=labels).loss
@@ -42,7 +42,7 @@ def train(model: Any, sources: list[list[int]], targets: list[list[int]], pad: i
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, (step + 1) / 30) * min(1.0, 2 * (STEPS - step) / STEPS)
+            group["lr"] = RATE * min(1.0, (step + 1) / 30) * min(1.0, 2 * (steps - step) / steps)
         optimizer.step()
     model.eval()
 
