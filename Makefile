@@ -206,7 +206,7 @@ guides: .venv/all ## the tutorial and the walk as the page serves them, from doc
 
 screenshots: .venv/all ## docs/screenshots, from a service that is started for it (installs Chromium with INSTALL=yes)
 	@for need in "chromium chromium" "chromedriver chromium-driver" "fc-list fontconfig"; do deploy/need.sh $$need || exit 1; done
-	@[ -n "$$(fc-list :lang=zh)" ] || { echo "No font has Chinese. On Debian: apt-get install fonts-wqy-microhei" >&2; exit 1; }
+	@[ -n "$$(fc-list :lang=zh)" ] || { echo "No font has Chinese; Debian has one in fonts-wqy-microhei." >&2; exit 1; }
 	$(BIN)/python -m bench.default_model.screenshots
 
 cuda-check: .venv/serve ## what can be shown of CUDA without a GPU: onnxruntime-gpu loads and places the graphs (2 GB)

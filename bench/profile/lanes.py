@@ -3,8 +3,8 @@
     python -m bench.profile.lanes [--serial SHARE]
 
 Measured on this machine, for the random base model and the embedded model in int8: a step's graph by rows and threads,
-the Python of an iteration by rows (processor time of everything but graphs, as `bench.profile.iteration` has it), and
-memory bandwidth.
+the Python of a step by rows (processor time of everything that is not compiled, as `bench.profile.iteration` has it),
+and memory bandwidth.
 A step on n threads is taken to last serial + parallel / n, fitted for each number of rows; --serial sets the serial
 share of a step instead, for a machine with one core or with other work on it, where threads cannot be compared.
 
@@ -36,7 +36,7 @@ from attendant.service.engine.resources import MAX_ROWS, lanes_for
 from attendant.service.engine.search.search import SpecialIds
 from attendant.service.engine.tasks import Generate, Options
 from bench.models.random_model import BASE, prepare
-from bench.profile.iteration import GRAPHS, clocked
+from bench.profile.iteration import COMPILED, clocked
 from bench.profile.roofline import WEIGHT_BYTES, Step, best_of, limits_here, step_parameters
 from bench.report.record import RESULTS_HERE, write_record
 from bench.versus.engines import SOURCE_LENGTH, OurEngine, sources
@@ -183,8 +183,8 @@ def measure_python(bundle: Path, repeats: int) -> dict[int, float]:
             for _ in range(repeats):
                 with clocked() as clock:
                     engine.answer(asked, 1, TARGET_LENGTH)
-                taken = sum(value for part, value in clock.processor.items() if part not in GRAPHS)
-                seconds.append(taken / clock.calls["step graph"])
+                taken = sum(value for part, value in clock.processor.items() if part not in COMPILED)
+                seconds.append(taken / clock.steps)
             found[rows] = min(seconds)
     finally:
         engine.close()

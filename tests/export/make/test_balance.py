@@ -12,7 +12,7 @@ import torch
 from attendant.export.make.balance import balance, pairs, powers_of
 from attendant.model.checkpoint import load_trained
 from attendant.model.transformer import Transformer
-from tests.model.importers.test_int8 import stretch
+from tests.export.test_int8_of_trained import stretch
 from tests.support.small_models import T5, make_model
 
 MODELS: dict[str, dict[str, Any]] = {"post-norm": {}, "pre-norm": {"norm": "pre"}, "t5": T5}

@@ -46,6 +46,7 @@ def test_what_stays_is_left_alone_and_what_requests_leave_is_freed() -> None:
 @pytest.mark.parametrize("body", ['{"inputs": "cat"}', '{"inputs": ["cat", "dog"]}'])
 def test_what_a_request_held_is_freed_at_its_end_without_a_collection(body: str, tmp_path: Path) -> None:
     with running(tmp_path) as (server, _):
+        gc.collect()  # of other tests
         gc.disable()
         try:
             with closing(server.connect()) as connection:

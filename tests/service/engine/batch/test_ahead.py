@@ -14,8 +14,8 @@ from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.observer import EngineObserver
 from attendant.service.engine.queue.scheduler import Scheduler
 from attendant.service.errors import CancelledError, ServiceError
+from tests.kernels.needed import needs_kernels
 from tests.service.engine.queue.test_scheduler import jobs, occupy, scheduler
-from tests.support.compiled import needs_kernels
 from tests.support.engines import SOURCES, Callback, finish_all, generate, make_bundle, make_engine, without_timing
 from tests.support.small_models import make_model
 

@@ -17,7 +17,7 @@ from attendant.service.engine.batch.host_cache import HostKVCache
 from attendant.service.engine.batch.kv_cache import LENGTH_UNIT, NEW_ROW, Encoded, EncodedSources
 from attendant.service.engine.batch.runner import Runner
 from attendant.service.engine.batch.runtime import Runtime
-from tests.support.compiled import needs_kernels
+from tests.kernels.needed import needs_kernels
 from tests.support.engines import make_bundle
 from tests.support.small_models import make_model
 

@@ -12,7 +12,7 @@ from attendant.service.engine.batch.runner import MAX_BINDINGS, Runner
 from attendant.service.engine.batch.runtime import Runtime
 from attendant.service.engine.resources import CACHE_SHARE, rows_that_fit
 from attendant.service.engine.search.distributions import most_probable
-from tests.support.compiled import needs_kernels
+from tests.kernels.needed import needs_kernels
 from tests.support.engines import make_bundle
 from tests.support.small_models import make_model
 

@@ -89,14 +89,17 @@ def test_an_output_is_copied_as_it_is_written(page: Page) -> None:
 
 def test_a_text_is_answered_while_it_is_typed_where_that_is_asked_for(page: Page) -> None:
     page.open(**{"from": "en"})
+    answered(page)  # the example of a first visit
+    example = page.module("state.js", "m.state.source")
     source = page.one("#source")
+    source.clear()
     source.send_keys("hello")
     page.driver.execute_async_script("setTimeout(arguments[0], 600)")  # longer than the pause after a key
-    assert page.texts("#result .token") == []
+    assert page.module("state.js", "m.state.source") == example
     page.click("#live")
     source.send_keys(" you")
+    page.until(lambda: "source=hello+you" in page.driver.current_url)
     answered(page)
-    assert "source=hello+you" in page.driver.current_url
 
 
 def test_a_source_from_right_to_left_is_typed_and_shown_so(page: Page) -> None:

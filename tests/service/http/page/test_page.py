@@ -76,7 +76,9 @@ def test_a_file_names_no_other_host_and_writes_no_markup(name: str) -> None:
     text = (DIRECTORY / name).read_text(encoding="utf-8")
     hosts = set(re.findall(r"https?://[^\s\"'`$:<]+", text))
     assert hosts <= {"http://www.w3.org/2000/svg", "http://127.0.0.1" if name.endswith(".html") else ""}
-    assert not re.findall(r"innerHTML\s*=|insertAdjacentHTML|document\.write|\beval\(|setAttribute\(\"style\"", text)
+    assert not re.findall(
+        r"innerHTML\s*=|insertAdjacentHTML|document\.write|(?<!\.)\beval\(|setAttribute\(\"style\"", text
+    )
 
 
 def test_every_word_is_in_both_languages() -> None:
