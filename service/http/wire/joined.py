@@ -16,8 +16,8 @@ class JoinedWrites:
 
     def write(self, data: bytes) -> None:
         if self._kept:
-            kept, self._kept = self._kept, b""
-            self._transport.write(b"".join((kept, data)))
+            self._kept = b"".join((self._kept, data))
+            self._send()
             return
         self._kept = data
         if not self._due:
@@ -29,8 +29,8 @@ class JoinedWrites:
         self._send()
 
     def _send(self) -> None:
-        if self._kept:
-            kept, self._kept = self._kept, b""
+        kept, self._kept = self._kept, b""
+        if kept and not self._transport.is_closing():  # the client may have gone meanwhile
             self._transport.write(kept)
 
     def close(self) -> None:

@@ -16,8 +16,11 @@ class Sent:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.closed = False
 
     def write(self, data: bytes) -> None:
+        if self.closed:
+            raise RuntimeError("the handler is closed")  # as uvloop's does
         self.calls.append(data)
 
     def close(self) -> None:
@@ -33,7 +36,7 @@ class Sent:
         return 7
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed
 
 
 def calls_of(use: Callable[[JoinedWrites], object], turns: int = 0) -> list[Any]:
@@ -83,3 +86,19 @@ def test_what_has_not_left_counts_as_unsent() -> None:
 
     calls_of(use)
     assert sizes == [4 + 7]
+
+
+def test_what_is_kept_for_a_client_that_has_gone_is_dropped() -> None:
+    async def run() -> list[Any]:
+        failed: list[Any] = []
+        loop, sent = asyncio.get_running_loop(), Sent()
+        loop.set_exception_handler(lambda _, context: failed.append(context))
+        writes = JoinedWrites(loop, cast(asyncio.Transport, sent))
+        writes.write(b"head")
+        sent.closed = True
+        await asyncio.sleep(0)
+        writes.write(b"head")
+        writes.write(b"body")
+        return failed + sent.calls
+
+    assert asyncio.run(run()) == []
