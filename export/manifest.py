@@ -9,7 +9,7 @@ from typing import Any
 from attendant.common.regular import read_regular
 from attendant.export.signature import GRAPHS, REQUIRED, Sizes
 
-OLDEST, FORMAT = 4, 5  # formats that this version reads
+OLDEST, FORMAT = 6, 6  # formats that this version reads
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64 * 2**20  # bytes
 
@@ -48,7 +48,7 @@ MANIFEST_FIELDS: dict[str, Any] = {
 OPTIONAL = ("measured", "generation", "languages", "alignment", "examples", "head_size", "description")
 # Fields that came later than OLDEST, by the format that they came with. A new one raises FORMAT: readers of before then
 # say "update", where they would not know the field.
-SINCE: dict[str, int] = {"head_size": 5, "description": 5}
+SINCE: dict[str, int] = {}
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

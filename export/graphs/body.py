@@ -54,11 +54,11 @@ class Body:
         wide = activate(self.g, self.product(x, "widen", config.d_model, config.widened), config)
         return self.product(wide, "narrow", config.d_ff, config.d_model)
 
-    def embed(self, ids: str, positions: str) -> str:
-        """ids (L,) at positions (L,) -> (L, D)"""
+    def embed(self, ids: str, positions: str, words: int) -> str:
+        """ids (L,), below `words`, at positions (L,) -> (L, D)"""
         g = self.g
         if self.int8:
-            tokens = int8_tokens(g, ids, "table", "table_scale")
+            tokens = int8_tokens(g, ids, "table", "table_scale", (words, self.config.d_model))
         else:
             tokens = g.op("Mul", g.op("Gather", "table", ids, axis=0), "table_scale")
         if self.config.positions != "relative":

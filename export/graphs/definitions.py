@@ -80,13 +80,13 @@ def embed_source(b: Body) -> dict[str, str]:
     width = g.op("Shape", "source", start=1, end=2)
     tokens, _, _ = b.lay_out("source_length", width)
     ids = g.op("Gather", g.reshape("source", [-1]), tokens)
-    return {"x": b.embed(ids, g.op("Mod", tokens, width))}
+    return {"x": b.embed(ids, g.op("Mod", tokens, width), b.config.source_vocab)}
 
 
 def embed_target(b: Body) -> dict[str, str]:
     """token (R,) at position (R,) -> x (R, D)"""
     b.takes("token", "position", "table", "table_scale", "positions", "gamma", "beta")
-    return {"x": b.embed("token", "position")}
+    return {"x": b.embed("token", "position", b.config.target_vocab)}
 
 
 def encoder_layer(b: Body) -> dict[str, str]:

@@ -69,24 +69,27 @@ class Int8Parts(Parts):
         return self.g.store.once(matrix.name, lambda: stored_product(matrix))
 
     def embedding_operands(self, name: str) -> list[str]:
-        """int8 rows of the table and their scales; the output has its own copy, in its product's layout."""
+        """The table, packed as a weight (D, V), the output's own where they are tied, and a scale for each token."""
         table = self._tied(f"{name}.tokens.weight")
-
-        def make() -> dict[str, Array]:
-            levels, scale = quantize_columns(self.weights[table].T)
-            factors = (scale * np.float32(self.scale))[:, None]
-            return {f"{table} int8 rows": levels.T, f"{table} row scale": factors}
-
-        return [self.g.weight(key, array) for key, array in self.g.store.once(f"{table} rows", make).items()]
+        weight = self.weights[table]
+        matrix = self._output() if table == self._tied("output.weight") else Matrix(table, weight.T, "", None)
+        packed, scale, *_ = stored = self._stored(matrix)
+        factors = stored[scale][: len(weight), None] * np.float32(self.scale)
+        return [self.g.weight(packed, stored[packed]), self.g.weight(f"{table} row scale", factors)]
 
     def _tokens(self, ids: str, name: str) -> str:
-        return int8_tokens(self.g, ids, *self.embedding_operands(name))
+        words, width = self.weights[self._tied(f"{name}.tokens.weight")].shape
+        packed, scale = self.embedding_operands(name)
+        return int8_tokens(self.g, ids, packed, scale, (words, width))
 
 
-def int8_tokens(g: GraphBuilder, ids: str, rows: str, scale: str) -> str:
-    """Embeddings of ids (...), from a table of int8 rows -> (..., D)"""
-    picked = g.cast(g.op("Gather", rows, ids, axis=0), "float32")
-    return g.op("Mul", picked, g.op("Gather", scale, ids, axis=0))
+def int8_tokens(g: GraphBuilder, ids: str, packed: str, scale: str, shape: tuple[int, int]) -> str:
+    """Embeddings of ids (...), from a packed table of this shape (V, D) -> (..., D)"""
+    words, width = shape
+    columns = g.op("Gather", unpack_int8(g, packed, width, words), g.reshape(ids, [-1]), axis=1)
+    rows = g.cast(g.op("Transpose", columns, perm=[1, 0]), "float32")
+    ids_shape = g.op("Concat", g.op("Shape", ids), g.constant([width]), axis=0)
+    return g.op("Mul", g.op("Reshape", rows, ids_shape), g.op("Gather", scale, ids, axis=0))
 
 
 def stored_product(matrix: Matrix) -> dict[str, Array]:

@@ -9,6 +9,8 @@
 
 namespace attendant {
 
+constexpr int PACKED_GROUP = 128;  // bytes of a packed int8 weight's group: 4 rows of 32 columns
+
 // An int8 product's weights, K x N, packed in blocks of 32 columns (docs/kernels.md draws it):
 // packed[b][g][h][c][j] = w[4g + j][32b + 16h + c], zeros beyond N.
 struct Int8Weights {
@@ -105,8 +107,9 @@ struct Path {
   void (*attend_int8)(const Attention&);
   void (*attend_f32)(const Attention&);
 
-  // y = table row * scale + position; width is a multiple of 16
-  void (*embed_int8)(const int8_t* row, float scale, const float* position, int width, float* y);
+  // y = table row * scale + position; width is a multiple of 16. In int8 the row is a column of a packed weight, whose
+  // 4 values of each group are PACKED_GROUP bytes apart.
+  void (*embed_int8)(const int8_t* column, float scale, const float* position, int width, float* y);
   void (*embed_f32)(const float* row, float scale, const float* position, int width, float* y);
 
   // to[c][r] = from[r][c] for `rows` rows of `columns`, a multiple of 8; zeros in [rows, rows rounded up to 16)

@@ -1,5 +1,6 @@
 // What is done to one row at a time: norm, activation, quantization, embedding, softmax.
 #pragma once
+#include <cstring>
 #include <type_traits>
 
 #include "math.h"
@@ -9,6 +10,7 @@ namespace {
 
 using attendant::Activation;
 using attendant::Norm;
+using attendant::PACKED_GROUP;
 
 constexpr float SMALLEST = 1e-30f;  // a row of zeros has this maximum, and so a scale
 
@@ -118,9 +120,12 @@ float quantize_head(const float* x, int d, int8_t* q) {
 }
 
 template <class L>
-void embed_int8(const int8_t* row, float scale, const float* position, int width, float* y) {
-  for (int i = 0; i < width; i += 16)
-    L::store(y + i, L::add(L::mul(L::from_int8(row + i), L::set(scale)), L::load(position + i)));
+void embed_int8(const int8_t* column, float scale, const float* position, int width, float* y) {
+  alignas(16) int8_t row[16];
+  for (int i = 0; i < width; i += 16, column += 4 * PACKED_GROUP) {
+    for (int group = 0; group < 4; group++) std::memcpy(row + 4 * group, column + group * PACKED_GROUP, 4);
+    L::store(y + i, L::add(L::mul(L::from_int8(row), L::set(scale)), L::load(position + i)));
+  }
 }
 
 template <class L>

@@ -348,10 +348,12 @@ TEST(transposes_and_embeddings_agree_on_every_path) {
             CHECK(y[size_t(c) * padded + r] == (r < size_t(rows) ? x[r * stride + size_t(c)] : 0));
       }
   const std::vector<int8_t> row = random.bytes(48, 63);
+  std::vector<int8_t> column(12 * PACKED_GROUP);  // in a block of 32 columns
+  for (size_t i = 0; i < 48; i++) column[i / 4 * PACKED_GROUP + i % 4] = row[i];
   const std::vector<float> words = random.floats(48), position = random.floats(48);
   for (const Path* path : paths()) {
     std::vector<float> y(48), z(48);
-    path->embed_int8(row.data(), 0.3f, position.data(), 48, y.data());
+    path->embed_int8(column.data(), 0.3f, position.data(), 48, y.data());
     path->embed_f32(words.data(), 0.3f, position.data(), 48, z.data());
     for (size_t i = 0; i < 48; i++) {
       const float a = float(row[i]) * 0.3f, b = words[i] * 0.3f;

@@ -110,7 +110,7 @@ def test_graphs_share_their_weights(good: Path) -> None:
         (lambda d: (d / "manifest.json").write_bytes(b"\xff"), r"manifest\.json cannot be read as JSON"),
         (
             lambda d: edit(d, lambda m: m.update(format=99)),
-            r"has format 99, and this version reads 4 to 5; update attendant",
+            r"has format 99, and this version reads 6; update attendant",
         ),
         (
             lambda d: edit(d, lambda m: m.update(format=2)),

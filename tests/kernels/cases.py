@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 
 from tests.kernels import reference
-from tests.kernels.graphs import FLOAT, INT8, INT64, Weights, session
+from tests.kernels.graphs import FLOAT, INT8, INT64, Weights, pack, session
 from tests.kernels.reference import Array
 
 DECODER = ("qkv", "self_out", "queries", "cross_out", "widen", "narrow")
@@ -195,11 +195,13 @@ def embed(*, source: bool, int8: bool = True, width: int = 32, words: int = 11, 
     if int8:
         table = random.integers(-63, 64, (words, width)).astype(np.int8)
         scale = random.random((words, 1), dtype=np.float32)
+        stored = pack(table.T)
     else:
         table, scale = random.standard_normal((words, width)).astype(np.float32), np.array([1.5], np.float32)
+        stored = table
     positions = random.standard_normal((9, width)).astype(np.float32)
     normed = weights.norm(width)
-    constants = [table, scale, positions, *weights.initializers]
+    constants = [stored, scale, positions, *weights.initializers]
     tokens, lengths = random.integers(0, words, (4, 6)), np.array([6, 1, 0, 3])
     if source:
         feeds = {"source": tokens, "source_length": lengths}

@@ -53,7 +53,7 @@ class GraphFiles:
             data = file.read()
         graph = OnnxGraph(data)
         self._stored = stored_in(data)
-        gathers = [node.inputs for node in graph.nodes if node.op == "Gather"]
+        gathers = [[_origin(graph, value) for value in node.inputs] for node in graph.nodes if node.op == "Gather"]
         self.tables = {side: [table for table, ids in gathers if ids == side] for side in ("source", "target")}
         used = [
             *self.tables["source"],
@@ -166,6 +166,13 @@ def load_full_graph(opened: Sequence[GraphFiles], threads: int, memory: MemoryAc
         f"{name} cannot be explained here: its weights take more than the {most / 1e6:.0f} MB that are left for it "
         "beside what decodes."
     )
+
+
+def _origin(graph: OnnxGraph, value: str) -> str:
+    """The input or weight that a value is made of: ids that are laid out in a row, a table that is unpacked."""
+    while (node := graph.producer(value)) is not None:
+        value = graph.nodes[node].inputs[0]
+    return value
 
 
 def _stream(number: int) -> io.BufferedReader:

@@ -14,18 +14,24 @@ from attendant.service.engine.explain.full_graph import GraphFiles
 from attendant.service.engine.tasks import Array, IncludedValues, Neighbours, Plane
 
 ROWS = 4096  # of a table that are read at once
+BLOCK = 32  # tokens that lie together in a packed table (docs/kernels.md)
 
 
 class Table:
-    """Token embeddings of a side, (V, D) in f32; in int8 variants, whole numbers times a factor for each row."""
+    """Token embeddings of a side, (V, D) in f32; in int8, a packed weight of D x V and a factor for each token."""
 
     def __init__(self, files: GraphFiles, side: str) -> None:
-        self._files, self._names = files, files.tables[side]
-        self.size, self.width = files.shape(self._names[0])
+        self._files, (self._table, *self._factors) = files, files.tables[side]
+        self.size, self.width = files.shape(self._factors[0] if self._factors else self._table)[0], files.sizes.d_model
 
     def rows(self, start: int, stop: int) -> Array:
-        found = self._files.rows(self._names[0], start, stop).astype(np.float32)
-        for factor in self._names[1:]:
+        if not self._factors:
+            return self._files.rows(self._table, start, stop).astype(np.float32)
+        first = start // BLOCK
+        blocks = self._files.rows(self._table, first, -(-stop // BLOCK))  # (blocks, groups, 2, 16, 4)
+        words = blocks.transpose(0, 2, 3, 1, 4).reshape(len(blocks) * BLOCK, -1)[:, : self.width]
+        found = words[start - first * BLOCK : stop - first * BLOCK].astype(np.float32)
+        for factor in self._factors:
             found *= self._files.rows(factor, start, stop).astype(np.float32)
         return found
 
