@@ -21,6 +21,7 @@ INTRODUCTION = """\
 
 What was tried to break the service, and what came of it. This page is made by `make reliability-report` from the files
 in [bench/results](../bench/results); each command takes its figures again. A short form of each is in `make test`.
+Other work may have run on the same cores meanwhile, so that times are no measure of speed.
 What is defended against whom stands in [SECURITY.md](../SECURITY.md).
 """
 Record = dict[str, Any]

@@ -40,10 +40,11 @@ class Measured:
     seconds: float
     processor_seconds: float
     peak: int  # bytes
+    code: int = 0  # with which it ended
 
 
-def measured(arguments: Sequence[str], root: Path | None = None) -> Measured:
-    """`python ARGUMENTS`, run to its end in `root`; ChildError if it fails."""
+def measured(arguments: Sequence[str], root: Path | None = None, may_refuse: bool = False) -> Measured:
+    """`python ARGUMENTS`, run to its end in `root`; ChildError if it fails, but for a refusal (1) that is expected."""
     descriptor, path = tempfile.mkstemp()
     os.close(descriptor)
     try:
@@ -52,6 +53,6 @@ def measured(arguments: Sequence[str], root: Path | None = None) -> Measured:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     finally:
         Path(path).unlink()
-    if code := found.pop("code"):
+    if (code := found["code"]) and not (may_refuse and code == 1):
         raise ChildError(f"`python {' '.join(arguments)}` ended with code {code}; see its words above.")
     return Measured(**found)

@@ -207,7 +207,7 @@ def test_goals_reached_and_missed_are_told_apart(results: Path) -> None:
     assert "| 8 requests, beam 4 | 300 / 400 | 500 / 250 | 100 | 2.5x |" in made
     assert "| base | 242 |  |  | 90 | 170 | 120 | yes | 1,000 | 4.13x | 4x | no |" in made
     assert "| NLLB-600M | 242 | 20 | 3,000 | 90 | 170 |  |  | 1,000 | 4.13x | 4x | no |" in made
-    assert "| NLLB-600M | 480 | 120 | 470 | 470 | no | 2.5 | 300 |" in made
+    assert "| NLLB-600M | 480 | 120 | 470 | 470 | fp32 | 2.5 | 300 |" in made
     assert "| NLLB-600M: peak memory, int8, two lanes | 100 | 150 | 1.5x | 1 | yes |" in made
     assert "peak memory, int8, two lanes: ours 100 MB, CTranslate2 150 MB, 1.5x (goal 1x)." in made
 
@@ -250,6 +250,16 @@ def test_models_that_were_only_exported_have_no_table_of_answers(results: Path) 
     section = page(results).partition("## Large models, from their files to answers\n")[2].partition("\n## ")[0]
     assert "| base | 242 |" in section
     assert "CTranslate2 on the same files" not in section
+
+
+def test_a_large_model_that_was_not_exported_has_its_other_figures(results: Path) -> None:
+    path = results / "amd-avx2" / "import_large.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["rows"][1]["export"]
+    write_json(path, record)
+    made = page(results)
+    assert "| NLLB-600M | 242 | 20 | 3,000 | not taken |" in made
+    assert "| NLLB-600M | 480 | 120 | 470 | 470 | none | 2.5 | 300 |" in made
 
 
 def test_the_page_in_docs_is_made_from_the_results_that_are_there() -> None:
