@@ -26,6 +26,7 @@ LARGEST = 0.1  # distance of any value, as a fraction of the operator's largest 
 # Of the mean distance, as a fraction of the mean absolute output. One level that falls to the other side moves all
 # features a little, and so more levels at the roundings after it, up to the distance that rounding itself makes, 1 %.
 MEAN = 0.02
+LOGPROBS = 1e-4  # nats that log-probabilities may be off anyway: those of a token that is certain are nearly 0
 
 
 def check_compiled(graphs: dict[str, Path], sizes: Sizes) -> Iterator[str]:
@@ -88,7 +89,7 @@ class ComparingRunner(Runner):
             names = [name for name in operator.node.output if not name.startswith("top_ids")]
             found = operator.session.run(names, {name: values[name] for name in operator.inputs})
             for name, value in zip(names, found, strict=True):
-                if problem := difference(value, values[name]):
+                if problem := difference(value, values[name], LOGPROBS if "logprobs" in name else 0.0):
                     where = f"{operator.node.op_type} {operator.node.name} of {graph}"
                     self.problems.setdefault(where, f"{where} does not compute its definition: {name} is {problem}")
         return {value.name: outputs[value.name] for value in self._models[graph].graph.output}
@@ -123,12 +124,14 @@ class ComparingRunner(Runner):
         return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def difference(found: Array, expected: Array) -> str:
-    """What is off beyond what rounding to levels explains; empty if nothing is."""
+def difference(found: Array, expected: Array, always: float = 0.0) -> str:
+    """What is off beyond what rounding to levels explains, and by more than `always`; empty if nothing is."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return f"{found.dtype} {found.shape}, not {expected.dtype} {expected.shape}"
     found, expected = found.astype(np.float64), expected.astype(np.float64)
     distance, size = np.abs(found - expected), np.abs(expected)
-    if not distance.size or (distance.max() <= LARGEST * size.max() and distance.mean() <= MEAN * size.mean()):
+    if not distance.size or distance.max() <= always:
+        return ""
+    if distance.max() <= LARGEST * size.max() and distance.mean() <= MEAN * size.mean():
         return ""
     return f"off by up to {distance.max():.2g} of {size.max():.2g}: {worst(found, expected)}"

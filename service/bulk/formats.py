@@ -182,8 +182,9 @@ def described(error: Exception) -> dict[str, str]:
 
 def read_object(raw: bytes) -> dict[str, Any]:
     """A line of JSON that is an object, with valid Unicode in it."""
+    text = decode_text(raw)
     try:
-        found = json.loads(decode_text(raw))
+        found = json.loads(text)
         encode({"line": found})
     except RecursionError:
         raise InvalidFieldError("is JSON that is nested too deeply.") from None

@@ -40,7 +40,7 @@ def measured_lines(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
 
 def decode_text(text: bytes) -> str:
     if len(text) >= LONGEST_LINE - 1:
-        raise InvalidFieldError(f"inputs has {LONGEST_LINE - 1:,} bytes or more; that is no text for this model.")
+        raise InvalidFieldError(f"inputs has {LONGEST_LINE - 1:,} bytes or more; divide it into several lines.")
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -70,3 +70,10 @@ def test_a_difference_is_told_from_rounding(found: list[float], expected: list[f
     said = difference(np.array(found), np.array(expected))
     assert said.startswith(problem)
     assert bool(said) == bool(problem)
+
+
+def test_the_log_probability_of_a_token_that_is_certain_may_be_rounded() -> None:
+    certain, rounded = np.array([-3.6e-6]), np.array([-1.9e-6])
+    assert difference(rounded, certain) != ""
+    assert difference(rounded, certain, compiled.LOGPROBS) == ""
+    assert difference(certain - 2e-4, certain, compiled.LOGPROBS) != ""

@@ -233,6 +233,15 @@ def test_a_line_that_is_no_record_is_set_aside(line: bytes, sentence: str, tmp_p
     assert sentence in json.loads((tmp_path / "out/part-00000.jsonl").read_bytes())["error"]["message"]
 
 
+def test_a_line_that_is_too_long_says_so_and_what_to_do(tmp_path: Path, bulk: Bulk) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"text": "' + b"x " * 2**19 + b'"}\n')
+    with pytest.raises(SetAsideError):
+        bulk([path])
+    message = errors(tmp_path / "out")[0]["message"]
+    assert message.removeprefix("inputs ") == "has 1,048,575 bytes or more; divide it into several lines."
+
+
 def test_a_batch_is_answered_as_openai_s_api_does(tmp_path: Path, bulk: Bulk) -> None:
     path = tmp_path / "batch.jsonl"
     bodies = [
