@@ -68,9 +68,10 @@ class Page:
         self.until(pressed)
 
     def type(self, text: str) -> None:
+        """At once, in place of what is there: a first visit's example may come at any moment."""
         source = self.one("#source")
-        source.clear()
-        source.send_keys(text, "\n")
+        self.run("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", source, text)
+        source.send_keys("\n")
 
     def module(self, name: str, code: str) -> Any:
         """What an expression of a module of the page gives."""
