@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import attendant
+from attendant.export.manifest import FORMAT
 from attendant.service.http.app import create_app
 from attendant.service.http.routes import ENDPOINTS, MODEL_ENDPOINTS
 from attendant.service.settings import Settings
@@ -111,3 +112,10 @@ def test_metrics_are_those_of_the_service(page: Path) -> None:
     Metrics(registry, ENDPOINTS, MODEL_ENDPOINTS)
     known = {metric.name + suffix for metric in registry.collect() for suffix in SUFFIXES[metric.type]}
     assert metrics_named(page) <= known
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [("docs/export.md", "whole number, {} in"), ("docs/stability.md", "reads {}, whose")]
+)
+def test_the_format_of_a_bundle_is_the_one_that_is_written(page: str, words: str) -> None:
+    assert words.format(FORMAT) in (ROOT / page).read_text(encoding="utf-8")
